@@ -239,7 +239,7 @@ def main():
     parser.add_argument("name", nargs="*")
     parser.add_argument("--immediate", action="store_true", help="stop without a clean shutdown (PostgreSQL: as pg_ctl -m immediate)")
     parser.add_argument("--owner", help="down: only what was started under HANDSTAMP_SERVICES_OWNER=OWNER")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if not os.path.isdir("/proc/self"):
         parser.error("needs Linux's /proc to recognise its processes")

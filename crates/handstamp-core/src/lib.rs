@@ -1,1 +1,43 @@
-//! placeholder
+//! Types, seams and engine of Handstamp.
+//!
+//! This crate knows no broker, no database, no terminal and no environment. It owns
+//!
+//! * the words: [`Message`], [`Delivery`], [`Claim`], [`DeadLetter`], [`Report`];
+//! * the seams: [`Source`], [`Store`], [`Sink`], [`Handler`] and [`BatchHandler`];
+//! * the pure rules: [`identity`], [`decide`], [`retry`], [`offsets`], [`json`], [`invariants`];
+//! * the engine: [`Consumer`], which polls a source, claims in batches, runs handlers inside the
+//!   store's transaction, commits, and only then settles.
+//!
+//! What is authoritative: the store's unique key decides whether a message is first or a duplicate;
+//! the broker decides what is delivered again; the local clock decides nothing but waiting times.
+
+pub mod clock;
+pub mod consumer;
+pub mod decide;
+pub mod delivery;
+pub mod handler;
+pub mod identity;
+pub mod invariants;
+pub mod json;
+pub mod message;
+pub mod message_id;
+pub mod offsets;
+pub mod retry;
+pub mod sink;
+pub mod source;
+pub mod store;
+pub mod telemetry;
+
+pub use consumer::{Consumer, ConsumerOptions, OnIdReuse, Order, RunError, RunErrorKind, StopReason};
+pub use delivery::{Delivery, DeliveryTag, Disposition, Lane, RecordFault, Settled};
+pub use handler::{BatchError, BatchHandler, BoxError, Decision, Handler, HandlerError};
+pub use identity::Identity;
+pub use message::{Header, Headers, Message, Origin, Record, Timestamp, Truncation};
+pub use message_id::{MessageId, MessageIdError};
+pub use sink::{Sink, SinkError};
+pub use source::{Capabilities, Command, Control, Notice, Source, SourceError, SourceErrorKind, SourcePort};
+pub use store::{
+    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, FailureClass, Fault, Fingerprint, InboxState,
+    NameError, Reason, Recorded, Store, StoreCapabilities, StoreError, StoreErrorKind,
+};
+pub use telemetry::{Counts, LaneLag, LiveCounts, Report};

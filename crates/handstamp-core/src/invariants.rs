@@ -1,0 +1,14 @@
+//! Predicates that debug assertions, suites and the lab share (pure).
+
+use crate::telemetry::Counts;
+
+/// I2 at an exit: every delivery ended under exactly one count.
+///
+/// # Errors
+/// One line that says what does not add up.
+pub fn counts_reconcile(counts: &Counts) -> Result<(), String> {
+    if counts.received == counts.ended() {
+        return Ok(());
+    }
+    Err(format!("received {} but {} ended: {counts:?}", counts.received, counts.ended()))
+}

@@ -1,0 +1,248 @@
+//! What a source hands over: a record, and the message it becomes once its id is known.
+//!
+//! Everything here is bytes as the broker gave them. Cloning is cheap: bodies are shared.
+
+use crate::message_id::{MessageId, shown_text};
+use bytes::Bytes;
+use std::fmt;
+use std::sync::Arc;
+
+/// Milliseconds since the Unix epoch, as the broker or the producer stamped them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub i64);
+
+/// One header: a name of any bytes and a value that may be null.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// The name's bytes; not always UTF-8.
+    pub name: Bytes,
+    /// The value's bytes; `None` is a null value, which is not an empty one.
+    pub value: Option<Bytes>,
+}
+
+impl Header {
+    /// A header from a name and a value.
+    pub fn new(name: impl Into<Bytes>, value: Option<Bytes>) -> Self {
+        Self { name: name.into(), value }
+    }
+}
+
+impl fmt::Debug for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Values may hold credentials: only their length is shown.
+        let length = self.value.as_ref().map(Bytes::len);
+        write!(f, "{}={length:?} bytes", shown_text(&self.name))
+    }
+}
+
+/// All headers of a record, in order, repeated names kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Headers(Option<Arc<[Header]>>);
+
+impl Headers {
+    /// Headers in the order given.
+    #[must_use]
+    pub fn new(headers: Vec<Header>) -> Self {
+        if headers.is_empty() { Self(None) } else { Self(Some(headers.into())) }
+    }
+
+    /// The headers, first to last.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Header] {
+        self.0.as_deref().unwrap_or(&[])
+    }
+
+    /// All values under a name, first to last.
+    pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = Option<&'a Bytes>> {
+        self.as_slice().iter().filter(move |h| h.name == name).map(|h| h.value.as_ref())
+    }
+}
+
+/// Where a record lies at its broker.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// Topic, queue or file path.
+    pub topic: Arc<str>,
+    /// Partition; 0 where the source has none.
+    pub partition: i32,
+    /// Position inside the partition: an offset, or the byte position of a line.
+    pub offset: i64,
+    /// Line number from 1, where the source has lines.
+    pub line: Option<u64>,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{} line {line}", self.topic),
+            None => write!(f, "{}[{}]@{}", self.topic, self.partition, self.offset),
+        }
+    }
+}
+
+/// A record as it came from a source, before its id is known.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The key; `None` is null.
+    pub key: Option<Bytes>,
+    /// The value; `None` is null (a tombstone), which is not an empty value.
+    pub value: Option<Bytes>,
+    /// All headers.
+    pub headers: Headers,
+    /// Where the record lies.
+    pub origin: Origin,
+    /// The broker's or producer's time.
+    pub timestamp: Option<Timestamp>,
+}
+
+impl Record {
+    /// Bytes of key, value and headers together: what bounds count.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        let headers: usize = self
+            .headers
+            .as_slice()
+            .iter()
+            .map(|h| h.name.len() + h.value.as_ref().map_or(0, Bytes::len))
+            .sum();
+        self.key.as_ref().map_or(0, Bytes::len) + self.value.as_ref().map_or(0, Bytes::len) + headers
+    }
+
+    /// The first 64 bits of BLAKE3 over the value; null and empty differ, headers do not count.
+    #[must_use]
+    pub fn digest(&self) -> i64 {
+        let hash = match &self.value {
+            Some(value) => blake3::hash(value),
+            None => blake3::Hasher::new_derive_key("handstamp null value").finalize(),
+        };
+        first_i64(hash.as_bytes())
+    }
+}
+
+/// The first eight bytes of a hash as a big-endian signed number.
+pub(crate) fn first_i64(hash: &[u8; 32]) -> i64 {
+    let [a, b, c, d, e, f, g, h, ..] = *hash;
+    i64::from_be_bytes([a, b, c, d, e, f, g, h])
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record")
+            .field("origin", &format_args!("{}", self.origin))
+            .field("key_bytes", &self.key.as_ref().map(Bytes::len))
+            .field("value_bytes", &self.value.as_ref().map(Bytes::len))
+            .field("headers", &self.headers)
+            .finish()
+    }
+}
+
+/// A record cut to a prefix because it was larger than the limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Truncation {
+    /// Bytes the value had.
+    pub full_bytes: u64,
+    /// BLAKE3 of the whole value.
+    pub blake3: [u8; 32],
+}
+
+/// A message: a record whose stable id is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    id: MessageId,
+    digest: i64,
+    record: Record,
+}
+
+impl Message {
+    /// A message from its id and its record; the digest is taken from the value.
+    #[must_use]
+    pub fn new(id: MessageId, record: Record) -> Self {
+        let digest = record.digest();
+        Self { id, digest, record }
+    }
+
+    /// The producer's stable id.
+    #[must_use]
+    pub fn id(&self) -> &MessageId {
+        &self.id
+    }
+
+    /// The digest that tells a reused id from a redelivery.
+    #[must_use]
+    pub fn digest(&self) -> i64 {
+        self.digest
+    }
+
+    /// Key bytes; `None` is null.
+    #[must_use]
+    pub fn key(&self) -> Option<&[u8]> {
+        self.record.key.as_deref()
+    }
+
+    /// Value bytes; `None` is null.
+    #[must_use]
+    pub fn value(&self) -> Option<&[u8]> {
+        self.record.value.as_deref()
+    }
+
+    /// All headers.
+    #[must_use]
+    pub fn headers(&self) -> &Headers {
+        &self.record.headers
+    }
+
+    /// Where the message lies at its broker.
+    #[must_use]
+    pub fn origin(&self) -> &Origin {
+        &self.record.origin
+    }
+
+    /// The broker's or producer's time.
+    #[must_use]
+    pub fn timestamp(&self) -> Option<Timestamp> {
+        self.record.timestamp
+    }
+
+    /// The record as it was delivered.
+    #[must_use]
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(value: Option<&'static [u8]>) -> Record {
+        Record {
+            key: None,
+            value: value.map(Bytes::from_static),
+            headers: Headers::default(),
+            origin: Origin { topic: "t".into(), partition: 0, offset: 0, line: None },
+            timestamp: None,
+        }
+    }
+
+    #[test]
+    fn null_empty_and_other_values_have_different_digests() {
+        let digests = [record(None).digest(), record(Some(b"")).digest(), record(Some(b"x")).digest()];
+        assert_ne!(digests[0], digests[1]);
+        assert_ne!(digests[1], digests[2]);
+        assert_ne!(digests[0], digests[2]);
+    }
+
+    #[test]
+    fn headers_do_not_change_the_digest() {
+        let mut with = record(Some(b"x"));
+        with.headers = Headers::new(vec![Header::new("a", None)]);
+        assert_eq!(with.digest(), record(Some(b"x")).digest());
+    }
+
+    #[test]
+    fn debug_never_shows_header_values() {
+        let mut with = record(Some(b"x"));
+        with.headers = Headers::new(vec![Header::new("auth", Some(Bytes::from_static(b"canary")))]);
+        assert!(!format!("{with:?}").contains("canary"));
+    }
+}

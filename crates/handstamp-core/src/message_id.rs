@@ -1,0 +1,229 @@
+//! The producer's stable id of a message, and the bytes a store keeps for it.
+//!
+//! Authoritative: the producer. An id is bytes, never text: nothing is trimmed, folded or normalised.
+
+use bytes::Bytes;
+use std::fmt;
+
+/// The stable id that the producer gave a message: 1 to 1,024 bytes that are not all white space.
+///
+/// Two ids are the same message exactly when their bytes are the same.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MessageId(Bytes);
+
+/// Why some bytes cannot be a message id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MessageIdError {
+    /// No byte at all.
+    #[error("the message id is empty")]
+    Empty,
+    /// Only white space.
+    #[error("the message id is blank (only white space)")]
+    Blank,
+    /// More than [`MessageId::MAX_BYTES`].
+    #[error("the message id has {0} bytes; at most {max} are kept whole", max = MessageId::MAX_BYTES)]
+    TooLong(usize),
+}
+
+impl MessageId {
+    /// The longest id that every store keeps whole.
+    pub const MAX_BYTES: usize = 1024;
+
+    /// Checks and wraps the bytes of an id.
+    ///
+    /// # Errors
+    /// [`MessageIdError`] when the bytes are empty, blank or too many.
+    pub fn new(bytes: impl Into<Bytes>) -> Result<Self, MessageIdError> {
+        let bytes = bytes.into();
+        if bytes.is_empty() {
+            return Err(MessageIdError::Empty);
+        }
+        if bytes.len() > Self::MAX_BYTES {
+            return Err(MessageIdError::TooLong(bytes.len()));
+        }
+        if is_blank(&bytes) {
+            return Err(MessageIdError::Blank);
+        }
+        Ok(Self(bytes))
+    }
+
+    /// The id's bytes as the producer sent them.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The id as text, when it is valid UTF-8.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        std::str::from_utf8(&self.0).ok()
+    }
+
+    /// The bytes a store keeps: injective, so that two ids never meet in one row.
+    ///
+    /// A canonical lower-case UUID (36 characters) becomes its 16 bytes; any other id of at most 15
+    /// bytes stays as it is; any other of 16 bytes or more gets one `0x00` appended. Sixteen stored
+    /// bytes therefore always mean a UUID.
+    #[must_use]
+    pub fn to_stored(&self) -> Vec<u8> {
+        if let Some(uuid) = parse_canonical_uuid(&self.0) {
+            return uuid.to_vec();
+        }
+        let mut stored = Vec::with_capacity(self.0.len() + 1);
+        stored.extend_from_slice(&self.0);
+        if self.0.len() >= 16 {
+            stored.push(0);
+        }
+        stored
+    }
+
+    /// The id behind stored bytes; the inverse of [`MessageId::to_stored`].
+    ///
+    /// # Errors
+    /// [`MessageIdError`] when the bytes were not written by `to_stored`.
+    pub fn from_stored(stored: &[u8]) -> Result<Self, MessageIdError> {
+        match stored.len() {
+            16 => Self::new(format_uuid(stored)),
+            0..=15 => Self::new(stored.to_vec()),
+            n => Self::new(stored[..n - 1].to_vec()),
+        }
+    }
+}
+
+impl TryFrom<&str> for MessageId {
+    type Error = MessageIdError;
+    fn try_from(text: &str) -> Result<Self, MessageIdError> {
+        Self::new(text.as_bytes().to_vec())
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&shown_text(&self.0))
+    }
+}
+
+impl fmt::Debug for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MessageId({self})")
+    }
+}
+
+/// Bytes as one printable line: UTF-8 text with control characters escaped, else `\x..` escapes.
+#[must_use]
+pub fn shown_text(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
+            if c.is_control() {
+                out.extend(c.escape_default());
+            } else {
+                out.push(c);
+            }
+            out
+        }),
+        Err(_) => bytes.escape_ascii().to_string(),
+    }
+}
+
+fn is_blank(bytes: &[u8]) -> bool {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.chars().all(char::is_whitespace),
+        Err(_) => false,
+    }
+}
+
+/// The 16 bytes of a canonical lower-case UUID text; `None` for any other spelling.
+fn parse_canonical_uuid(text: &[u8]) -> Option<[u8; 16]> {
+    if text.len() != 36 {
+        return None;
+    }
+    let mut out = [0_u8; 16];
+    let mut nibble = 0;
+    for (at, &byte) in text.iter().enumerate() {
+        if matches!(at, 8 | 13 | 18 | 23) {
+            if byte != b'-' {
+                return None;
+            }
+            continue;
+        }
+        let value = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            _ => return None,
+        };
+        out[nibble / 2] |= if nibble % 2 == 0 { value << 4 } else { value };
+        nibble += 1;
+    }
+    Some(out)
+}
+
+fn format_uuid(bytes: &[u8]) -> Vec<u8> {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let mut text = Vec::with_capacity(36);
+    for (at, &byte) in bytes.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push(b'-');
+        }
+        text.push(HEX[usize::from(byte >> 4)]);
+        text.push(HEX[usize::from(byte & 15)]);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn id() -> impl Strategy<Value = MessageId> {
+        prop_oneof![
+            "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}".prop_map(String::into_bytes),
+            "[0-9a-fA-F]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}".prop_map(String::into_bytes),
+            proptest::collection::vec(any::<u8>(), 1..40),
+            proptest::collection::vec(prop_oneof![Just(0_u8), Just(b'a'), Just(b'-')], 12..20),
+            proptest::collection::vec(any::<u8>(), 1..=MessageId::MAX_BYTES),
+        ]
+        .prop_filter_map("usable", |bytes| MessageId::new(bytes).ok())
+    }
+
+    proptest! {
+        #[test]
+        fn stored_bytes_are_lossless(id in id()) {
+            prop_assert_eq!(MessageId::from_stored(&id.to_stored()).unwrap(), id);
+        }
+
+        #[test]
+        fn stored_bytes_are_injective(a in id(), b in id()) {
+            prop_assert_eq!(a == b, a.to_stored() == b.to_stored());
+        }
+
+        #[test]
+        fn sixteen_stored_bytes_always_mean_a_uuid(id in id()) {
+            prop_assert_eq!(id.to_stored().len() == 16, parse_canonical_uuid(id.as_bytes()).is_some());
+        }
+    }
+
+    #[test]
+    fn the_raw_bytes_of_a_uuid_do_not_meet_its_text() {
+        let text = MessageId::try_from("0193f5a0-7c3e-7b1a-8000-0123456789ab").unwrap();
+        let raw = MessageId::new(text.to_stored()).unwrap();
+        assert_ne!(text.to_stored(), raw.to_stored());
+    }
+
+    #[test]
+    fn unusable_ids_are_refused_with_their_reason() {
+        assert_eq!(MessageId::try_from(""), Err(MessageIdError::Empty));
+        for blank in [" ", "\t\r\n", "\u{a0}\u{2003}"] {
+            assert_eq!(MessageId::try_from(blank), Err(MessageIdError::Blank), "{blank:?}");
+        }
+        assert_eq!(MessageId::new(vec![b'x'; 1025]), Err(MessageIdError::TooLong(1025)));
+        assert!(MessageId::new(vec![b'x'; 1024]).is_ok());
+    }
+
+    #[test]
+    fn shown_text_is_one_line() {
+        assert_eq!(MessageId::new(&b"a\nb\xc3\xa9"[..]).unwrap().to_string(), "a\\nb\u{e9}");
+        assert_eq!(MessageId::new(&b"\xff\x01"[..]).unwrap().to_string(), "\\xff\\x01");
+    }
+}

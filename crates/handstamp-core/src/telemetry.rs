@@ -1,0 +1,187 @@
+//! Every count, report and rate-limited log line of the engine, defined in one place.
+//!
+//! Per process: `received = applied + duplicate + id_reused + stale + unmatched + dead_lettered +
+//! parked + released + pending`, and `pending` is 0 at every exit. Reruns count once.
+
+use crate::source::Notice;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How messages ended, and what happened on the way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Deliveries taken from the source.
+    pub received: u64,
+    /// Effects committed.
+    pub applied: u64,
+    /// Outcome already durable: skipped.
+    pub duplicate: u64,
+    /// Id known with another body.
+    pub id_reused: u64,
+    /// Older than what is applied (version guard).
+    pub stale: u64,
+    /// No effect wanted the message.
+    pub unmatched: u64,
+    /// Kept as dead letters, reused ids excepted.
+    pub dead_lettered: u64,
+    /// Kept for a later retry.
+    pub parked: u64,
+    /// Given back to the broker unfinished.
+    pub released: u64,
+    /// Failed attempts charged to messages.
+    pub attempts_failed: u64,
+    /// Transactions committed.
+    pub commits: u64,
+    /// Transactions run again after a fault or a failing neighbour.
+    pub reruns: u64,
+    /// Dead-letter rows written new by this process.
+    pub dead_letter_rows: u64,
+}
+
+impl Counts {
+    /// Deliveries taken and not yet ended.
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        self.received.saturating_sub(self.ended())
+    }
+
+    /// Deliveries that ended under some count.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.applied
+            + self.duplicate
+            + self.id_reused
+            + self.stale
+            + self.unmatched
+            + self.dead_lettered
+            + self.parked
+            + self.released
+    }
+}
+
+macro_rules! live_counts {
+    ($($field:ident),* $(,)?) => {
+        /// The counts of a running consumer, readable from any thread.
+        #[derive(Debug, Default)]
+        pub struct LiveCounts { $($field: AtomicU64,)* lag: AtomicU64 }
+
+        impl LiveCounts {
+            /// The counts as they are now. While the consumer runs they are not one instant's.
+            #[must_use]
+            pub fn snapshot(&self) -> Counts {
+                Counts { $($field: self.$field.load(Ordering::Relaxed),)* }
+            }
+
+            /// Adds a difference.
+            pub(crate) fn add(&self, delta: &Counts) {
+                $(if delta.$field > 0 { self.$field.fetch_add(delta.$field, Ordering::Relaxed); })*
+            }
+        }
+    };
+}
+
+live_counts!(
+    received,
+    applied,
+    duplicate,
+    id_reused,
+    stale,
+    unmatched,
+    dead_lettered,
+    parked,
+    released,
+    attempts_failed,
+    commits,
+    reruns,
+    dead_letter_rows,
+);
+
+impl LiveCounts {
+    /// Records behind the settled positions of all lanes, as last told.
+    #[must_use]
+    pub fn lag(&self) -> u64 {
+        self.lag.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_lag(&self, lag: u64) {
+        self.lag.store(lag, Ordering::Relaxed);
+    }
+}
+
+/// Lag of one lane as last told by the source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneLag {
+    /// `topic[partition]` or path.
+    pub name: Arc<str>,
+    /// Records behind the settled position.
+    pub lag: u64,
+}
+
+/// What a run did.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// How messages ended.
+    pub counts: Counts,
+    /// Things that happened to the source, by kind.
+    pub notices: BTreeMap<Notice, u64>,
+    /// Lag of each lane as last told.
+    pub lag: Vec<LaneLag>,
+    /// How long the run took.
+    pub took: Duration,
+    /// Why it ended.
+    pub stopped: crate::consumer::StopReason,
+}
+
+/// Lets at most so many log lines through a second and counts the others.
+#[derive(Debug)]
+pub(crate) struct LineLimit {
+    per_second: u32,
+    window: Option<Instant>,
+    shown: u32,
+    left_out: u64,
+}
+
+impl LineLimit {
+    pub(crate) fn new(per_second: u32) -> Self {
+        Self { per_second, window: None, shown: 0, left_out: 0 }
+    }
+
+    /// Whether a line may be shown now, and how many were left out in the second that just ended.
+    pub(crate) fn take(&mut self, now: Instant) -> (bool, u64) {
+        let mut left_out = 0;
+        if self.window.is_none_or(|start| now.duration_since(start) >= Duration::from_secs(1)) {
+            left_out = std::mem::take(&mut self.left_out);
+            self.window = Some(now);
+            self.shown = 0;
+        }
+        if self.shown < self.per_second {
+            self.shown += 1;
+            (true, left_out)
+        } else {
+            self.left_out += 1;
+            (false, left_out)
+        }
+    }
+
+    /// How many were left out and not yet told, once the second is over or at the end.
+    pub(crate) fn rest(&mut self) -> u64 {
+        std::mem::take(&mut self.left_out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_most_so_many_lines_a_second_and_the_rest_is_told() {
+        let mut limit = LineLimit::new(100);
+        let start = Instant::now();
+        let shown = (0..250).filter(|_| limit.take(start).0).count();
+        assert_eq!(shown, 100);
+        assert_eq!(limit.take(start + Duration::from_secs(1)), (true, 150));
+        assert_eq!(limit.rest(), 0);
+    }
+}
