@@ -1,10 +1,27 @@
 //! The rule that finds a message's id (pure).
+//!
+//! Authoritative: the producer. The id is taken as it was sent: nothing is trimmed, folded or
+//! guessed, and whatever is not clearly one id is a fault that says why.
+
+use crate::json::{Document, JsonFault, Kind, Node, Pointer};
 use crate::message::Record;
-use crate::message_id::MessageId;
+use crate::message_id::{MessageId, MessageIdError, shown_text};
+use bytes::Bytes;
+use std::borrow::Cow;
+use std::fmt;
 
 /// Where the producer put the id.
+///
+/// In a body, a string counts by its decoded text and a number by its raw token: `"1e3"`, `1e3`,
+/// `"007"` and 2^53+1 stay what they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identity {
+    /// The value of the header with this name (compared by bytes).
+    Header(String),
+    /// One field of the JSON body.
+    Field(Pointer),
+    /// Several fields of the JSON body, joined to a compact JSON array. Each must be usable by itself.
+    Fields(Vec<Pointer>),
     /// The record's key.
     Key,
 }
@@ -21,13 +38,270 @@ impl Identity {
     /// The record's id by this rule.
     ///
     /// # Errors
-    /// [`IdentityFault`] when the record has no usable id.
+    /// [`IdentityFault`] when the record has no usable id: missing, null, empty or blank, too long, a
+    /// boolean, array or object, a header with two different values, a duplicate key, a lone surrogate,
+    /// or a body that is not JSON.
     pub fn message_id(&self, record: &Record) -> Result<MessageId, IdentityFault> {
-        let fault = |reason: String| IdentityFault { reason };
         match self {
+            Self::Header(name) => {
+                MessageId::new(header_value(record, name)?).map_err(|e| fault(&self.to_string(), e))
+            }
             Self::Key => {
-                let key = record.key.clone().ok_or_else(|| fault("the key is null".into()))?;
-                MessageId::new(key).map_err(|e| fault(format!("the key: {e}")))
+                let key = record.key.clone().ok_or_else(|| fault("the key", "it is null"))?;
+                MessageId::new(key).map_err(|e| fault("the key", e))
+            }
+            Self::Field(pointer) => {
+                let document = body(record)?;
+                let (text, _) = part(&document, pointer)?;
+                MessageId::new(text.into_owned()).map_err(|e| fault(&self.to_string(), e))
+            }
+            Self::Fields(pointers) => {
+                let document = body(record)?;
+                let joined = join(&document, pointers)?;
+                MessageId::new(joined).map_err(|e| fault(&self.to_string(), e))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header {}", shown_text(name.as_bytes())),
+            Self::Field(pointer) => write!(f, "field {pointer}"),
+            Self::Fields(pointers) => {
+                f.write_str("fields")?;
+                pointers.iter().try_for_each(|pointer| write!(f, " {pointer}"))
+            }
+            Self::Key => f.write_str("the key"),
+        }
+    }
+}
+
+fn fault(place: &str, why: impl fmt::Display) -> IdentityFault {
+    IdentityFault { reason: format!("no usable id in {place}: {why}") }
+}
+
+fn body(record: &Record) -> Result<Document<'_>, IdentityFault> {
+    let value = record.value.as_ref().ok_or_else(|| fault("the body", "it is null"))?;
+    Document::parse(value).map_err(|e| fault("the body", e))
+}
+
+fn header_value(record: &Record, name: &str) -> Result<Bytes, IdentityFault> {
+    let place = || format!("header {}", shown_text(name.as_bytes()));
+    let mut value: Option<&Bytes> = None;
+    for next in record.headers.all(name.as_bytes()) {
+        let next = next.ok_or_else(|| fault(&place(), "its value is null"))?;
+        if value.is_some_and(|value| value != next) {
+            return Err(fault(&place(), "it stands more than once with different values"));
+        }
+        value = Some(next);
+    }
+    value.cloned().ok_or_else(|| fault(&place(), "it is missing"))
+}
+
+/// One field: its text, and whether it is a string.
+fn part<'a>(document: &Document<'a>, pointer: &Pointer) -> Result<(Cow<'a, str>, bool), IdentityFault> {
+    let refuse = |why: &dyn fmt::Display| fault(&format!("field {pointer}"), why);
+    let node: Node<'a> = match document.at(pointer) {
+        Ok(Some(node)) => node,
+        Ok(None) => return Err(refuse(&"it is missing")),
+        Err(error) => return Err(refuse(&error)),
+    };
+    match node.kind() {
+        Kind::Number => Ok((Cow::Borrowed(node.raw()), false)),
+        Kind::String => match node.text() {
+            Ok(text) if text.is_empty() => Err(refuse(&MessageIdError::Empty)),
+            Ok(text) if text.chars().all(char::is_whitespace) => Err(refuse(&MessageIdError::Blank)),
+            Ok(text) => Ok((text, true)),
+            Err(error @ JsonFault::LoneSurrogate) => Err(refuse(&error)),
+            Err(error) => Err(refuse(&error)),
+        },
+        kind => Err(refuse(&format_args!("it is {}", kind.as_str()))),
+    }
+}
+
+/// A compact JSON array of the fields: strings quoted, numbers as their tokens. Two different lists
+/// never give the same text.
+fn join(document: &Document<'_>, pointers: &[Pointer]) -> Result<String, IdentityFault> {
+    let mut joined = String::from("[");
+    for (at, pointer) in pointers.iter().enumerate() {
+        if at > 0 {
+            joined.push(',');
+        }
+        match part(document, pointer)? {
+            (text, true) => {
+                let quoted = serde_json::to_string(&text).map_err(|e| fault("fields", e))?;
+                joined.push_str(&quoted);
+            }
+            (token, false) => joined.push_str(&token),
+        }
+    }
+    joined.push(']');
+    Ok(joined)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Header, Headers, Origin};
+    use proptest::prelude::*;
+
+    fn record(value: Option<&[u8]>) -> Record {
+        Record {
+            key: None,
+            value: value.map(Bytes::copy_from_slice),
+            headers: Headers::default(),
+            origin: Origin { topic: "t".into(), partition: 0, offset: 0, line: None },
+            timestamp: None,
+        }
+    }
+
+    fn pointer(text: &str) -> Pointer {
+        Pointer::parse(text).unwrap()
+    }
+
+    fn by_field(body: &str) -> Result<Vec<u8>, String> {
+        let found = Identity::Field(pointer("/id")).message_id(&record(Some(body.as_bytes())));
+        found.map(|id| id.as_bytes().to_vec()).map_err(|e| e.reason)
+    }
+
+    fn by_header(headers: &[(&[u8], Option<&[u8]>)]) -> Result<Vec<u8>, String> {
+        let mut record = record(None);
+        let owned = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
+        record.headers = Headers::new(
+            headers.iter().map(|(name, value)| Header::new(owned(name), value.map(owned))).collect(),
+        );
+        let found = Identity::Header("event_id".into()).message_id(&record);
+        found.map(|id| id.as_bytes().to_vec()).map_err(|e| e.reason)
+    }
+
+    #[test]
+    fn a_field_keeps_every_character() {
+        for (body, id) in [
+            (r#"{"id":"007"}"#, "007"),
+            (r#"{"id":"1e3"}"#, "1e3"),
+            (r#"{"id":1e3}"#, "1e3"),
+            (r#"{"id":1000}"#, "1000"),
+            (r#"{"id":9007199254740993}"#, "9007199254740993"),
+            (r#"{"id":"null"}"#, "null"),
+            (r#"{"id":" padded "}"#, " padded "),
+            (r#"{"id":"ABC"}"#, "ABC"),
+            (r#"{"id":"abc"}"#, "abc"),
+            (r#"{"id":"\"quoted\""}"#, "\"quoted\""),
+            (r#"{"id":"a\u0000b"}"#, "a\0b"),
+            (r#"{"id":"x\n"}"#, "x\n"),
+        ] {
+            assert_eq!(by_field(body).unwrap(), id.as_bytes(), "{body}");
+        }
+    }
+
+    #[test]
+    fn an_unusable_field_is_a_fault_with_its_reason() {
+        for (body, reason) in [
+            (r#"{"other":1}"#, "missing"),
+            (r#"{"id":null}"#, "null"),
+            (r#"{"id":true}"#, "boolean"),
+            (r#"{"id":{"a":1}}"#, "object"),
+            (r#"{"id":["a"]}"#, "array"),
+            (r#"{"id":""}"#, "empty"),
+            (r#"{"id":" \t"}"#, "blank"),
+            (r#"{"id":"\u00a0"}"#, "blank"),
+            (r#"{"id":"\ud800"}"#, "lone surrogate"),
+            (r#"{"id":"a","id":"a"}"#, "more than once"),
+            (r#"{"id":007}"#, "not JSON"),
+            ("no json", "not JSON"),
+            ("", "not JSON"),
+            ("[1]", "missing"),
+        ] {
+            let found = by_field(body).unwrap_err();
+            assert!(found.contains(reason), "{body}: {found}");
+        }
+        let long = |n: usize| by_field(&format!(r#"{{"id":"{}"}}"#, "x".repeat(n)));
+        assert!(long(1024).is_ok());
+        assert!(long(1025).unwrap_err().contains("1025 bytes"));
+        let tombstone = Identity::Field(pointer("/id")).message_id(&record(None)).unwrap_err();
+        assert!(tombstone.reason.contains("null"), "{tombstone}");
+    }
+
+    #[test]
+    fn a_header_counts_by_its_bytes() {
+        assert_eq!(by_header(&[(b"event_id", Some(b"a"))]).unwrap(), b"a");
+        assert_eq!(by_header(&[(b"event_id", Some(b"\xff\x00"))]).unwrap(), b"\xff\x00");
+        assert_eq!(
+            by_header(&[(b"event_id", Some(b"a")), (b"x", None), (b"event_id", Some(b"a"))]).unwrap(),
+            b"a"
+        );
+        type Pairs<'a> = &'a [(&'a [u8], Option<&'a [u8]>)];
+        let cases: [(Pairs<'_>, &str); 7] = [
+            (&[(b"event_id", Some(b"a")), (b"event_id", Some(b"b"))], "different values"),
+            (&[(b"event_id", Some(b"a")), (b"event_id", None)], "null"),
+            (&[(b"event_id", None)], "null"),
+            (&[(b"Event_Id", Some(b"a"))], "missing"),
+            (&[(b"event_id", Some(b""))], "empty"),
+            (&[(b"event_id", Some(b" \n"))], "blank"),
+            (&[], "missing"),
+        ];
+        for (headers, reason) in cases {
+            let found = by_header(headers).unwrap_err();
+            assert!(found.contains(reason), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_key_counts_by_its_bytes() {
+        let mut with = record(None);
+        with.key = Some(Bytes::from_static(b"\xffk"));
+        assert_eq!(Identity::Key.message_id(&with).unwrap().as_bytes(), b"\xffk");
+        assert!(Identity::Key.message_id(&record(None)).unwrap_err().reason.contains("null"));
+    }
+
+    #[test]
+    fn several_fields_make_a_compact_array() {
+        let rule = Identity::Fields(vec![pointer("/a"), pointer("/b/c")]);
+        let id = |body: &str| rule.message_id(&record(Some(body.as_bytes())));
+        assert_eq!(id(r#"{ "a" : "x" , "b" : {"c": 1e3} }"#).unwrap().as_bytes(), br#"["x",1e3]"#);
+        assert_eq!(id(r#"{"a":"\u0078","b":{"c":1e3}}"#).unwrap().as_bytes(), br#"["x",1e3]"#);
+        for body in [r#"{"a":"x"}"#, r#"{"a":"","b":{"c":1}}"#, r#"{"a":null,"b":{"c":1}}"#] {
+            assert!(id(body).is_err(), "{body}");
+        }
+    }
+
+    #[derive(Debug, Clone, PartialEq)]
+    enum Part {
+        Text(String),
+        Token(String),
+    }
+
+    fn parts() -> impl Strategy<Value = Vec<Part>> {
+        let text = prop_oneof![r#"[\[\],"\\a1]{1,4}"#, "[^\\s]{1,6}"];
+        let one = prop_oneof![
+            text.prop_filter("not blank", |t| !t.trim().is_empty()).prop_map(Part::Text),
+            prop_oneof!["(0|[1-9][0-9]{0,3})(e[0-9])?", "-?[1-9]\\.[0-9]{1,2}"].prop_map(Part::Token),
+        ];
+        proptest::collection::vec(one, 2)
+    }
+
+    fn joined(parts: &[Part]) -> MessageId {
+        let value = |part: &Part| match part {
+            Part::Text(text) => serde_json::to_string(text).unwrap(),
+            Part::Token(token) => token.clone(),
+        };
+        let body = format!(r#"{{"a":{},"b":{}}}"#, value(&parts[0]), value(&parts[1]));
+        let rule = Identity::Fields(vec![pointer("/a"), pointer("/b")]);
+        rule.message_id(&record(Some(body.as_bytes()))).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn different_fields_never_make_the_same_id(a in parts(), b in parts()) {
+            prop_assert_eq!(a == b, joined(&a) == joined(&b));
+        }
+
+        #[test]
+        fn any_record_is_answered(body in proptest::collection::vec(any::<u8>(), 0..40)) {
+            for rule in [Identity::Field(pointer("/id")), Identity::Fields(vec![pointer("/id"), pointer("")])] {
+                let _ = rule.message_id(&record(Some(&body)));
             }
         }
     }
