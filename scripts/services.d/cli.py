@@ -6,6 +6,7 @@ another; what an instance is and where it listens is read from its state, whethe
 
 import argparse
 import concurrent.futures
+import functools
 import os
 import shlex
 import signal
@@ -90,7 +91,7 @@ def up(name):
             try:
                 driver.make(state)
                 instance.save(state)
-                driver.start(state, range(1, driver.members + 1), lambda: instance.save(state))
+                driver.start(state, range(1, driver.members + 1), functools.partial(instance.save, state))
                 return say(f"{instance.name}: started ({where(state)})")
             except BaseException as error:
                 end_all(instance, state, "fast")

@@ -155,8 +155,8 @@ class Kafka:
             process.wait_ready(f"{self.instance.name} node {member}", record, log, started, limit_s)
 
     def stop(self, state, member, mode):
-        """Ends a node; `mode` is "clean" (its data stay good) or "fast"."""
-        wait_s = 30 if mode == "clean" else 10
+        """Ends a node; `mode` is "clean" (its data stay good), else it gets little time: its data are not needed."""
+        wait_s = 30 if mode == "clean" else 3
         process.end(state["processes"].get(str(member)), [(signal.SIGTERM, wait_s)])
 
     def remove(self, _state):

@@ -27,17 +27,22 @@ def _stat(pid):
 
 
 def alive(record):
-    """Whether the recorded process still runs; a zombie does not."""
+    """Whether the recorded process still runs; a zombie does not, one that is still freeing its memory does."""
     if not record:
         return False
-    stat = _stat(record["pid"])
-    if stat is None or stat[0] in "ZX" or stat[2] != record["start"]:
-        return False
+    place = pathlib.Path(f"/proc/{record['pid']}")
     try:
-        words = pathlib.Path(f"/proc/{record['pid']}/cmdline").read_bytes()
+        stat = _stat(record["pid"])
+        if stat is None or stat[2] != record["start"]:
+            return False
+        if stat[0] in "ZX":
+            # The first thread may have ended before the others, which still hold the ports.
+            return len(list((place / "task").iterdir())) > 1
+        words = (place / "cmdline").read_bytes()
     except OSError:
         return False
-    return record["needle"].encode() in words
+    # An exiting process has no command line any more; its start time is still its own.
+    return not words or record["needle"].encode() in words
 
 
 def spawn(command, needle, log, **options):
