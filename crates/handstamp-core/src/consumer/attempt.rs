@@ -1,0 +1,303 @@
+//! One transaction: claim, handle, record, commit. Nothing here settles.
+//!
+//! ```text
+//! begin+claim ─► handle First ─► record dead letters ─► commit ─► Committed
+//!      │              │                  │                └─ no answer ─► Again (marked unknown)
+//!      │              └─ culprit ─► rolled back ─► Failed
+//!      └─ fault of the store ─────────────────────────► Again, nothing charged
+//! ```
+
+use super::batch::Shared;
+use super::dispatch::{Cause, RunFailure};
+use super::item::{Failure, Item};
+use crate::decide::{OnIdReuse, Outcome};
+use crate::handler::Decision;
+use crate::message::{Message, Timestamp};
+use crate::store::{
+    Claim, DeadLetter, FailureClass, InboxState, Reason, Recorded, Store, StoreError, StoreErrorKind,
+};
+use crate::telemetry::Counts;
+use std::error::Error;
+use std::pin::pin;
+
+/// What a transaction came to.
+pub(crate) enum Attempt {
+    /// Durable. The counts are those of the chunk.
+    Committed(Counts),
+    /// Rolled back: one message failed, or an unknown one of those handled.
+    Failed(FailedRun),
+    /// Rolled back or unknown, and no message's fault: run it again after a wait.
+    Again(StoreError),
+    /// Taken away or stopped in the middle: rolled back.
+    Cancelled,
+    /// The consumer must not go on.
+    Fatal(StoreError),
+}
+
+/// A run that failed by a message's own fault.
+pub(crate) struct FailedRun {
+    /// Index into the chunk, where it is known.
+    pub(crate) culprit: Option<usize>,
+    pub(crate) outcome: Outcome,
+    pub(crate) failure: Failure,
+}
+
+/// What the claims make of each item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plan {
+    Handle,
+    Skip { state: InboxState, first_seen: Timestamp },
+    Record,
+    RecordReused,
+    CountReused,
+}
+
+impl<S: Store> Shared<S> {
+    /// Runs one transaction over the chunk.
+    pub(crate) async fn attempt(&self, chunk: &mut [Item]) -> Attempt {
+        let requests: Vec<_> = chunk.iter().filter_map(Item::claim).collect();
+        let (mut tx, claims) = match self.store.begin(&self.consumer, &requests).await {
+            Ok(begun) => begun,
+            Err(error) => return after_store_error(error),
+        };
+        let plans = self.plan(chunk, claims);
+        let handled: Vec<usize> = at_plan(&plans, Plan::Handle).collect();
+        if !handled.is_empty() {
+            let messages: Vec<Message> =
+                handled.iter().filter_map(|&at| chunk[at].message().cloned()).collect();
+            let limit = self.options.handler_timeout;
+            let ran = {
+                let run = pin!(self.handler.run(&mut tx, &messages, limit));
+                tokio::select! {
+                    biased;
+                    ran = run => Some(ran),
+                    () = self.cancelled(chunk[0].lane) => None,
+                }
+            };
+            match ran {
+                Some(Ok(())) => {}
+                Some(Err(failed)) => return self.after_handler(tx, failed, &handled).await,
+                None => {
+                    self.store.abandon(tx).await;
+                    return Attempt::Cancelled;
+                }
+            }
+        }
+        let letters = dead_letters(chunk, &plans);
+        let recorded = if letters.is_empty() {
+            vec![]
+        } else {
+            match self.store.record(&mut tx, &self.consumer, &letters).await {
+                Ok(recorded) => recorded,
+                Err(error) => {
+                    self.store.abandon(tx).await;
+                    return after_record_error(error, &letters);
+                }
+            }
+        };
+        match self.store.commit(tx).await {
+            Ok(()) => Attempt::Committed(self.tally(chunk, &plans, &recorded)),
+            Err(error) => after_commit_error(error, chunk, &plans, &handled),
+        }
+    }
+
+    fn plan(&self, chunk: &[Item], claims: Vec<Claim>) -> Vec<Plan> {
+        let mut claims = claims.into_iter();
+        let reused = match self.options.policy.on_id_reuse {
+            OnIdReuse::DeadLetter => Plan::RecordReused,
+            OnIdReuse::Count => Plan::CountReused,
+        };
+        chunk
+            .iter()
+            .map(|item| {
+                if item.id().is_none() {
+                    return Plan::Record;
+                }
+                match claims.next() {
+                    Some(Claim::First) if item.dead.is_some() => Plan::Record,
+                    Some(Claim::First) => Plan::Handle,
+                    Some(Claim::IdReused { .. }) => reused,
+                    Some(Claim::Duplicate { state, first_seen }) => Plan::Skip { state, first_seen },
+                    // A store that answers fewer claims than asked is broken; never call it applied.
+                    None => Plan::Record,
+                }
+            })
+            .collect()
+    }
+
+    /// The chunk is durable: counts each item once and says what was skipped.
+    fn tally(&self, chunk: &[Item], plans: &[Plan], recorded: &[Recorded]) -> Counts {
+        let mut counts = Counts { commits: 1, ..Counts::default() };
+        let mut recorded = recorded.iter();
+        for (item, plan) in chunk.iter().zip(plans) {
+            let mut is_new = || {
+                let new = recorded.next() != Some(&Recorded::Known);
+                new || item.unknown
+            };
+            match plan {
+                Plan::Handle => counts.applied += 1,
+                Plan::Skip { state, .. } if item.unknown => match state {
+                    InboxState::Dead => {
+                        counts.dead_lettered += 1;
+                        counts.dead_letter_rows += 1;
+                    }
+                    _ => counts.applied += 1,
+                },
+                Plan::Skip { state, first_seen } => {
+                    counts.duplicate += 1;
+                    self.say_duplicate(item, *state, *first_seen);
+                }
+                Plan::Record if is_new() => {
+                    counts.dead_lettered += 1;
+                    counts.dead_letter_rows += 1;
+                    say_dead(item);
+                }
+                Plan::RecordReused if is_new() => {
+                    counts.id_reused += 1;
+                    counts.dead_letter_rows += 1;
+                    tracing::warn!(target: "handstamp", message = %item.shown(), "id reused with another body: dead letter");
+                }
+                Plan::Record | Plan::RecordReused => counts.duplicate += 1,
+                Plan::CountReused => counts.id_reused += 1,
+            }
+        }
+        counts
+    }
+
+    /// Rolls back after a failed handler and says whose fault it was.
+    async fn after_handler(&self, tx: S::Tx, failed: RunFailure, handled: &[usize]) -> Attempt {
+        let culprit = failed.culprit.map(|at| handled[at]).or_else(|| sole(handled));
+        let run = |outcome, class, code, reason| {
+            let failure = Failure { class, code, reason };
+            Attempt::Failed(FailedRun { culprit, outcome, failure })
+        };
+        match failed.cause {
+            Cause::Panic(text) => {
+                self.store.abandon(tx).await;
+                let reason = Reason::new(&format!("the handler panicked: {text}"));
+                run(Outcome::Panic, FailureClass::Panicked, None, reason)
+            }
+            Cause::Timeout(limit) => {
+                self.store.abandon(tx).await;
+                let reason = Reason::new(&format!("the handler took longer than {limit:?}"));
+                run(Outcome::Timeout, FailureClass::TimedOut, None, reason)
+            }
+            Cause::Error(error) => {
+                let source: &(dyn Error + 'static) = error.source.as_ref();
+                let fault = self.store.classify(&tx, source);
+                let reason = Reason::from_error(source);
+                let code = fault.as_ref().and_then(|f| f.code.clone());
+                let kind = fault.map(|f| f.kind);
+                if matches!(kind, None | Some(StoreErrorKind::Statement)) {
+                    if let Err(error) = self.store.rollback(tx).await {
+                        tracing::debug!(target: "handstamp", %error, "rollback failed; the connection is closed");
+                    }
+                } else {
+                    self.store.abandon(tx).await;
+                }
+                match kind {
+                    Some(StoreErrorKind::Timeout) => {
+                        run(Outcome::Timeout, FailureClass::TimedOut, code, reason)
+                    }
+                    Some(kind) if kind != StoreErrorKind::Statement => {
+                        after_store_error(StoreError::new(kind, reason.as_str()))
+                    }
+                    own => {
+                        let by_kind = if own.is_some() { FailureClass::Sql } else { FailureClass::Failed };
+                        let (outcome, class) = match error.decision {
+                            Decision::Retry { after } => (Outcome::Retry { after }, by_kind),
+                            Decision::Reject => (Outcome::Reject, FailureClass::Rejected),
+                        };
+                        run(outcome, error.class.unwrap_or(class), code, reason)
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn at_plan(plans: &[Plan], wanted: Plan) -> impl Iterator<Item = usize> {
+    plans.iter().enumerate().filter(move |(_, plan)| **plan == wanted).map(|(at, _)| at)
+}
+
+fn sole(handled: &[usize]) -> Option<usize> {
+    if let [only] = handled { Some(*only) } else { None }
+}
+
+fn dead_letters(chunk: &[Item], plans: &[Plan]) -> Vec<DeadLetter> {
+    let unexplained = Failure {
+        class: FailureClass::Failed,
+        code: None,
+        reason: Reason::new("the store did not answer this message's claim"),
+    };
+    let reused = Failure {
+        class: FailureClass::IdReused,
+        code: None,
+        reason: Reason::new("the id is known with another body"),
+    };
+    chunk
+        .iter()
+        .zip(plans)
+        .filter_map(|(item, plan)| match plan {
+            Plan::Record => Some(item.dead_letter(item.dead.as_ref().unwrap_or(&unexplained))),
+            Plan::RecordReused => Some(item.dead_letter(&reused)),
+            _ => None,
+        })
+        .collect()
+}
+
+fn after_store_error(error: StoreError) -> Attempt {
+    match error.kind {
+        StoreErrorKind::UnknownConsumer
+        | StoreErrorKind::FingerprintMismatch
+        | StoreErrorKind::TransactionEnded
+        | StoreErrorKind::Config => Attempt::Fatal(error),
+        _ => Attempt::Again(error),
+    }
+}
+
+/// A dead letter that the store refuses is never dropped: the lane waits and says which message.
+fn after_record_error(mut error: StoreError, letters: &[DeadLetter]) -> Attempt {
+    if let Some(first) = letters.first() {
+        error.message = format!(
+            "cannot keep {} dead letter(s), the first from {}: {}",
+            letters.len(),
+            first.record.origin,
+            error.message
+        );
+    }
+    after_store_error(error)
+}
+
+fn after_commit_error(error: StoreError, chunk: &mut [Item], plans: &[Plan], handled: &[usize]) -> Attempt {
+    match error.kind {
+        StoreErrorKind::Statement | StoreErrorKind::Swallowed if !handled.is_empty() => {
+            let class = match error.kind {
+                StoreErrorKind::Swallowed => FailureClass::Failed,
+                _ => FailureClass::Sql,
+            };
+            let failure = Failure { class, code: None, reason: Reason::from_error(&error) };
+            let outcome = Outcome::Retry { after: None };
+            Attempt::Failed(FailedRun { culprit: sole(handled), outcome, failure })
+        }
+        StoreErrorKind::Unavailable => {
+            for (item, plan) in chunk.iter_mut().zip(plans) {
+                item.unknown |= matches!(plan, Plan::Handle | Plan::Record | Plan::RecordReused);
+            }
+            Attempt::Again(error)
+        }
+        _ => after_store_error(error),
+    }
+}
+
+fn say_dead(item: &Item) {
+    if let Some(failure) = &item.dead {
+        tracing::warn!(
+            target: "handstamp",
+            message = %item.shown(),
+            class = failure.class.as_str(),
+            reason = failure.reason.as_str(),
+            "dead letter"
+        );
+    }
+}

@@ -1,0 +1,331 @@
+//! One batch of a lane, until every message of it is decided and settled.
+//!
+//! A batch is a queue of items from which chunks are taken; each chunk is one transaction.
+//!
+//! ```text
+//! chunk committed            ─► settled; the next chunk may be twice as large
+//! culprit known, dead        ─► the same chunk up to and with the culprit, now as a dead letter
+//! culprit known, may retry   ─► what precedes it, then it alone, then what follows
+//!                               (order = none: all others first, then it alone)
+//! culprit unknown            ─► half the chunk
+//! store away or conflict     ─► the same chunk after a wait, nothing charged
+//! ```
+//!
+//! So a bad message costs a constant number of transactions, and an unknown one is found in
+//! O(log n) of them.
+
+use super::attempt::{Attempt, FailedRun};
+use super::dispatch::DynHandler;
+use super::item::{Failure, Item};
+use super::options::{ConsumerOptions, Order};
+use crate::decide::{Verdict, decide};
+use crate::delivery::{DeliveryTag, Disposition, Lane};
+use crate::message::Timestamp;
+use crate::retry::Backoff;
+use crate::source::Command;
+use crate::store::{ConsumerKey, InboxState, Reason, Store, StoreError, StoreErrorKind};
+use crate::telemetry::{Counts, LineLimit, LiveCounts};
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, watch};
+
+/// What every running batch shares; lives on the engine's thread.
+pub(crate) struct Shared<S: Store> {
+    pub(crate) store: Arc<S>,
+    pub(crate) consumer: ConsumerKey,
+    pub(crate) handler: Arc<dyn DynHandler<S::Tx>>,
+    pub(crate) options: ConsumerOptions,
+    pub(crate) live: Arc<LiveCounts>,
+    pub(crate) commands: mpsc::UnboundedSender<Command>,
+    pub(crate) duplicates: RefCell<LineLimit>,
+    pub(crate) outage: RefCell<Option<Outage>>,
+    pub(crate) cancels: RefCell<HashMap<Lane, watch::Sender<bool>>>,
+    /// True once the consumer was asked to stop: then nobody waits for a store that is away.
+    pub(crate) stopping: watch::Sender<bool>,
+}
+
+/// A store that is away, and when that was last said.
+pub(crate) struct Outage {
+    since: Instant,
+    said: Instant,
+}
+
+/// How a batch ended.
+pub(crate) enum BatchEnd {
+    /// Every message is settled.
+    Done,
+    /// Taken away in the middle; the rest was given back.
+    Cancelled,
+    /// The consumer must not go on; nothing of the rest is settled.
+    Fatal(StoreError),
+}
+
+/// How many lines between two reports of an outage.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// A chunk that lost this many conflicts in a row gets smaller, so that it holds fewer locks.
+const CONFLICTS_BEFORE_SMALLER: u32 = 3;
+
+impl<S: Store> Shared<S> {
+    /// Decides and settles every item; they are of one lane and in its order.
+    pub(crate) async fn run_batch(&self, items: Vec<Item>) -> BatchEnd {
+        let mut queue = VecDeque::from(items);
+        let mut limit = usize::MAX;
+        let mut faults = 0;
+        while !queue.is_empty() {
+            if let Some(wait) = queue[0].alone
+                && !self.sleep(queue[0].lane, wait).await
+            {
+                return self.give_back(queue);
+            }
+            let mut chunk: Vec<Item> = queue.drain(..chunk_len(&queue, limit)).collect();
+            let attempt = self.attempt(&mut chunk).await;
+            if !matches!(attempt, Attempt::Again(_)) {
+                faults = 0;
+            }
+            match attempt {
+                Attempt::Committed(counts) => {
+                    self.recovered();
+                    self.live.add(&counts);
+                    self.settle(&chunk, Disposition::Ack);
+                    limit = limit.saturating_mul(2);
+                }
+                Attempt::Failed(failed) => {
+                    self.recovered();
+                    self.live.add(&Counts { reruns: 1, ..Counts::default() });
+                    limit = self.regroup(&mut queue, chunk, failed, limit);
+                }
+                Attempt::Again(error) => {
+                    if self.options.fail_fast && error.kind == StoreErrorKind::Unavailable {
+                        return self.fatal(queue, chunk, error);
+                    }
+                    self.say_outage(&error);
+                    self.live.add(&Counts { reruns: 1, ..Counts::default() });
+                    let wait = backoff_for(error.kind).wait(faults, random());
+                    faults = faults.saturating_add(1);
+                    if error.kind == StoreErrorKind::Conflict && faults > CONFLICTS_BEFORE_SMALLER {
+                        limit = (chunk.len() / 2).max(1);
+                    }
+                    let lane = chunk[0].lane;
+                    prepend(&mut queue, chunk);
+                    if !self.sleep_for_store(lane, wait, error.kind).await {
+                        return self.give_back(queue);
+                    }
+                }
+                Attempt::Cancelled => {
+                    prepend(&mut queue, chunk);
+                    return self.give_back(queue);
+                }
+                Attempt::Fatal(error) => return self.fatal(queue, chunk, error),
+            }
+        }
+        BatchEnd::Done
+    }
+
+    /// Puts a failed chunk back so that only the culprit is decided apart; returns the next limit.
+    fn regroup(
+        &self,
+        queue: &mut VecDeque<Item>,
+        mut chunk: Vec<Item>,
+        run: FailedRun,
+        limit: usize,
+    ) -> usize {
+        let Some(at) = run.culprit else {
+            let half = (chunk.len() / 2).max(1);
+            prepend(queue, chunk);
+            return half;
+        };
+        self.live.add(&Counts { attempts_failed: 1, ..Counts::default() });
+        chunk[at].attempts += 1;
+        let attempts = chunk[at].attempts;
+        let verdict = decide(run.outcome, attempts, &self.options.policy);
+        tracing::debug!(
+            target: "handstamp",
+            message = %chunk[at].shown(),
+            attempts,
+            reason = run.failure.reason.as_str(),
+            ?verdict,
+            "an attempt failed"
+        );
+        match verdict {
+            Verdict::RetryInPlace { wait } => {
+                chunk[at].alone = Some(wait);
+                match self.options.order {
+                    Order::Partition => prepend(queue, chunk),
+                    Order::None => defer(queue, chunk, at),
+                }
+                limit
+            }
+            _ => {
+                chunk[at].alone = None;
+                chunk[at].dead = Some(given_up(run.failure, attempts));
+                prepend(queue, chunk);
+                at + 1
+            }
+        }
+    }
+
+    fn settle(&self, items: &[Item], disposition: Disposition) {
+        let settles: Vec<(Lane, DeliveryTag, Disposition)> =
+            items.iter().map(|item| (item.lane, item.tag, disposition)).collect();
+        // The source may be gone already: then the broker delivers again and the inbox answers.
+        drop(self.commands.send(Command::Settle(settles)));
+    }
+
+    /// Gives what is left back to the broker.
+    fn give_back(&self, queue: VecDeque<Item>) -> BatchEnd {
+        let items = Vec::from(queue);
+        self.live.add(&Counts { released: items.len() as u64, ..Counts::default() });
+        self.settle(&items, Disposition::Release { delay: Duration::ZERO });
+        BatchEnd::Cancelled
+    }
+
+    fn fatal(&self, mut queue: VecDeque<Item>, chunk: Vec<Item>, mut error: StoreError) -> BatchEnd {
+        if let Some(first) = chunk.first() {
+            error.message = format!("{} (in the batch that begins with {})", error.message, first.shown());
+        }
+        prepend(&mut queue, chunk);
+        self.give_back(queue);
+        BatchEnd::Fatal(error)
+    }
+
+    /// Completes when the lane is taken away; never for a lane that nobody watches.
+    pub(crate) async fn cancelled(&self, lane: Lane) {
+        let receiver = self.cancels.borrow().get(&lane).map(watch::Sender::subscribe);
+        match receiver {
+            Some(mut receiver) => {
+                if receiver.wait_for(|cancelled| *cancelled).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits; false when the lane was taken away meanwhile.
+    async fn sleep(&self, lane: Lane, wait: Duration) -> bool {
+        tokio::select! {
+            biased;
+            () = self.cancelled(lane) => false,
+            () = tokio::time::sleep(wait) => true,
+        }
+    }
+
+    /// Waits for the store; false when the lane was taken away, or when the consumer is stopping and
+    /// the store is away: the batch is then given back.
+    async fn sleep_for_store(&self, lane: Lane, wait: Duration, kind: StoreErrorKind) -> bool {
+        if matches!(kind, StoreErrorKind::Conflict | StoreErrorKind::Timeout) {
+            return self.sleep(lane, wait).await;
+        }
+        let mut stopping = self.stopping.subscribe();
+        tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stopping| *stopping) => false,
+            goes_on = self.sleep(lane, wait) => goes_on,
+        }
+    }
+
+    /// One line for a skipped duplicate, at most 100 a second.
+    pub(crate) fn say_duplicate(&self, item: &Item, state: InboxState, first_seen: Timestamp) {
+        let (shown, left_out) = self.duplicates.borrow_mut().take(Instant::now());
+        say_left_out(left_out);
+        if shown {
+            tracing::info!(
+                target: "handstamp",
+                message = %item.shown(),
+                state = state.as_str(),
+                first_seen_ms = first_seen.0,
+                "skipped duplicate"
+            );
+        }
+    }
+
+    pub(crate) fn say_outage(&self, error: &StoreError) {
+        let now = Instant::now();
+        let mut outage = self.outage.borrow_mut();
+        if matches!(error.kind, StoreErrorKind::Conflict | StoreErrorKind::Timeout) {
+            tracing::debug!(target: "handstamp", %error, "the transaction runs again");
+            return;
+        }
+        match &mut *outage {
+            None => {
+                *outage = Some(Outage { since: now, said: now });
+                tracing::warn!(target: "handstamp", %error, "the store cannot go on; waiting, nothing is charged");
+            }
+            Some(outage) if now.duration_since(outage.said) >= SAY_EVERY => {
+                outage.said = now;
+                let waiting_s = now.duration_since(outage.since).as_secs();
+                tracing::warn!(target: "handstamp", %error, waiting_s, "still waiting for the store");
+            }
+            Some(_) => {}
+        }
+    }
+
+    pub(crate) fn recovered(&self) {
+        if let Some(outage) = self.outage.borrow_mut().take() {
+            let waited_s = outage.since.elapsed().as_secs_f64();
+            tracing::info!(target: "handstamp", waited_s, "the store is back");
+        }
+    }
+}
+
+/// Says how many lines were left out.
+pub(crate) fn say_left_out(left_out: u64) {
+    if left_out > 0 {
+        tracing::info!(target: "handstamp", left_out, "more duplicates were skipped without a line each");
+    }
+}
+
+/// A message to run alone is a chunk of its own; others go together up to the limit.
+fn chunk_len(queue: &VecDeque<Item>, limit: usize) -> usize {
+    if queue.front().is_some_and(|item| item.alone.is_some()) {
+        return 1;
+    }
+    queue.iter().take(limit.max(1)).take_while(|item| item.alone.is_none()).count()
+}
+
+fn prepend(queue: &mut VecDeque<Item>, chunk: Vec<Item>) {
+    for item in chunk.into_iter().rev() {
+        queue.push_front(item);
+    }
+}
+
+/// All others first, then the culprit alone, then its twins, which share its fate.
+fn defer(queue: &mut VecDeque<Item>, chunk: Vec<Item>, culprit: usize) {
+    let id = chunk[culprit].id().cloned();
+    let mut others = VecDeque::new();
+    let mut apart = vec![];
+    for (at, item) in chunk.into_iter().chain(queue.drain(..)).enumerate() {
+        if at == culprit || (id.is_some() && item.id() == id.as_ref()) {
+            apart.push(item);
+        } else {
+            others.push_back(item);
+        }
+    }
+    others.extend(apart);
+    *queue = others;
+}
+
+fn given_up(failure: Failure, attempts: u32) -> Failure {
+    if attempts <= 1 {
+        return failure;
+    }
+    let reason = Reason::new(&format!("{} (attempt {attempts})", failure.reason.as_str()));
+    Failure { reason, ..failure }
+}
+
+fn backoff_for(kind: StoreErrorKind) -> Backoff {
+    match kind {
+        StoreErrorKind::Conflict | StoreErrorKind::Timeout => Backoff::CONFLICT,
+        _ => Backoff::INFRASTRUCTURE,
+    }
+}
+
+/// Jitter needs no quality, only that processes differ.
+pub(crate) fn random() -> u32 {
+    let bits = RandomState::new().hash_one(0_u8);
+    u32::try_from(bits >> 32).unwrap_or(u32::MAX)
+}

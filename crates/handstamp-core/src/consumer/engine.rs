@@ -1,0 +1,510 @@
+//! The loop of one consumer: control first, then what finished, then new deliveries.
+//!
+//! Authoritative: the source for which lanes are ours, the store for what is done. The loop never
+//! awaits a batch; batches run beside it on the same thread.
+
+use super::batch::{BatchEnd, Shared, say_left_out};
+use super::intake::{Flow, Intake};
+use super::item::Item;
+use super::{Consumer, RunError, RunErrorKind, StopReason};
+use crate::delivery::{Delivery, DeliveryTag, Disposition, Lane};
+use crate::identity::Identity;
+use crate::retry::Backoff;
+use crate::source::{Capabilities, Command, Control, Notice, PortLimits, SourceError, SourcePort};
+use crate::store::{ConsumerKey, Store, StoreErrorKind};
+use crate::telemetry::{Counts, LaneLag, LineLimit, Report};
+use futures_util::StreamExt;
+use futures_util::future::{FutureExt, LocalBoxFuture};
+use futures_util::stream::FuturesUnordered;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+/// Batches that may lie in the port.
+const PORT_BATCHES: usize = 4;
+/// Before a revoke's deadline: time to roll back and answer.
+const REVOKE_MARGIN: Duration = Duration::from_millis(250);
+/// The source always gets this long to close, however little is left of `shutdown_timeout`.
+const CLOSE_MIN: Duration = Duration::from_secs(5);
+/// Lines about skipped duplicates, a second.
+const DUPLICATE_LINES: u32 = 100;
+
+type Running = FuturesUnordered<LocalBoxFuture<'static, (Lane, BatchEnd)>>;
+
+struct Engine<S: Store> {
+    shared: Rc<Shared<S>>,
+    identity: Identity,
+    capabilities: Capabilities,
+    deliveries: mpsc::Receiver<Vec<Delivery>>,
+    control: mpsc::UnboundedReceiver<Control>,
+    intake: Intake,
+    running: Running,
+    revokes: Vec<(Instant, Lane)>,
+    notices: BTreeMap<Notice, u64>,
+    started: Instant,
+    assigned_once: bool,
+    last_activity: Instant,
+    deliveries_open: bool,
+    stop: Option<StopReason>,
+    error: Option<RunError>,
+    /// `shutdown_timeout` is over: everything that runs was cancelled.
+    overdue: bool,
+    /// Something that ran was rolled back because of that.
+    cut_short: bool,
+}
+
+/// Runs a consumer to its end.
+pub(crate) async fn run<S: Store>(
+    consumer: Consumer<S>,
+    stop: impl Future<Output = ()>,
+) -> Result<Report, RunError> {
+    let mut stop = pin!(stop);
+    let started = Instant::now();
+    let key = tokio::select! {
+        biased;
+        () = &mut stop => return Ok(empty_report(started, StopReason::Asked)),
+        key = register(&consumer) => key?,
+    };
+    let mut engine = Engine::start(consumer, key, started)?;
+    engine.turn(stop.as_mut()).await;
+    engine.close().await;
+    engine.finish()
+}
+
+/// Registers the name, waiting for a store that is away.
+async fn register<S: Store>(consumer: &Consumer<S>) -> Result<ConsumerKey, RunError> {
+    let fingerprint = consumer.source.fingerprint();
+    let mut tries = 0;
+    let mut said = None;
+    loop {
+        let error = match consumer.store.register(&consumer.name, &fingerprint, consumer.options.adopt).await
+        {
+            Ok(key) => return Ok(key),
+            Err(error) => error,
+        };
+        let transient = matches!(
+            error.kind,
+            StoreErrorKind::Unavailable | StoreErrorKind::Conflict | StoreErrorKind::Timeout
+        );
+        if !transient || consumer.options.fail_fast {
+            return Err(error.into());
+        }
+        if said.is_none_or(|at: Instant| at.elapsed() >= Duration::from_secs(10)) {
+            said = Some(Instant::now());
+            tracing::warn!(target: "handstamp", %error, "waiting for the store");
+        }
+        tokio::time::sleep(Backoff::INFRASTRUCTURE.wait(tries, super::batch::random())).await;
+        tries = tries.saturating_add(1);
+    }
+}
+
+fn empty_report(started: Instant, stopped: StopReason) -> Report {
+    Report {
+        counts: Counts::default(),
+        notices: BTreeMap::new(),
+        lag: vec![],
+        took: started.elapsed(),
+        stopped,
+    }
+}
+
+impl<S: Store> Engine<S> {
+    fn start(consumer: Consumer<S>, key: ConsumerKey, started: Instant) -> Result<Self, RunError> {
+        let Consumer { source, store, identity, handler, mut options, live, .. } = consumer;
+        if let Some(writers_max) = store.capabilities().writers_max {
+            options.concurrency = options.concurrency.min(writers_max);
+        }
+        options.concurrency = options.concurrency.max(1);
+        let capabilities = source.capabilities();
+        let (delivery_sender, deliveries) = mpsc::channel(PORT_BATCHES);
+        let (control_sender, control) = mpsc::unbounded_channel();
+        let (commands, command_receiver) = mpsc::unbounded_channel();
+        let limits = PortLimits {
+            batch_max: options.batch_max.clamp(64, 1_000),
+            batch_max_bytes: options.batch_max_bytes.min(options.queue_max_bytes / 16).max(1),
+            queue_max_bytes: options.queue_max_bytes / 2,
+            message_max_bytes: options.message_max_bytes,
+        };
+        let intake = Intake::new(&options);
+        source.start(SourcePort {
+            deliveries: delivery_sender,
+            control: control_sender,
+            commands: command_receiver,
+            limits,
+        })?;
+        let shared = Shared {
+            store,
+            consumer: key,
+            handler,
+            options,
+            live,
+            commands,
+            duplicates: RefCell::new(LineLimit::new(DUPLICATE_LINES)),
+            outage: RefCell::new(None),
+            cancels: RefCell::new(HashMap::new()),
+            stopping: watch::channel(false).0,
+        };
+        Ok(Self {
+            shared: Rc::new(shared),
+            identity,
+            capabilities,
+            deliveries,
+            control,
+            intake,
+            running: FuturesUnordered::new(),
+            revokes: vec![],
+            notices: BTreeMap::new(),
+            started,
+            assigned_once: false,
+            last_activity: started,
+            deliveries_open: true,
+            stop: None,
+            error: None,
+            overdue: false,
+            cut_short: false,
+        })
+    }
+
+    /// Runs until something says stop and nothing runs any more.
+    async fn turn(&mut self, mut stop: std::pin::Pin<&mut impl Future<Output = ()>>) {
+        let mut deadline = None;
+        let mut extend_at = self.capabilities.lease.map(|lease| Instant::now() + lease / 3);
+        loop {
+            self.start_batches();
+            self.check_end();
+            if self.stop.is_some() || self.error.is_some() {
+                let until = *deadline.get_or_insert_with(|| {
+                    self.shared.stopping.send_replace(true);
+                    self.give_back_queued();
+                    Instant::now() + self.shared.options.shutdown_timeout
+                });
+                if self.running.is_empty() {
+                    return;
+                }
+                if Instant::now() >= until && !self.overdue {
+                    self.overdue = true;
+                    self.cancel_all();
+                }
+            }
+            let stopping = deadline.is_some();
+            let wake = self.next_wake(if self.overdue { None } else { deadline }, extend_at);
+            tokio::select! {
+                biased;
+                Some(control) = self.control.recv() => self.on_control(control),
+                Some((lane, end)) = self.running.next(), if !self.running.is_empty() => self.on_batch_end(lane, end),
+                () = &mut stop, if !stopping => self.stop = Some(StopReason::Asked),
+                batch = self.deliveries.recv(), if self.deliveries_open && !stopping && self.intake.has_room() => {
+                    self.on_deliveries(batch);
+                }
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {
+                    self.on_time(&mut extend_at);
+                }
+            }
+        }
+    }
+
+    fn next_wake(&self, deadline: Option<Instant>, extend_at: Option<Instant>) -> Option<Instant> {
+        let can_start = self.running.len() < self.shared.options.concurrency && deadline.is_none();
+        let batch = if can_start { self.intake.next_ready_at() } else { None };
+        let idle = self.shared.options.until_idle.filter(|_| self.assigned_once && self.intake.is_idle());
+        let idle = idle.map(|idle| self.last_activity + idle).filter(|_| deadline.is_none());
+        let revoke = self.revokes.iter().map(|(at, _)| *at).min();
+        [batch, idle, revoke, deadline, extend_at].into_iter().flatten().min()
+    }
+
+    fn on_time(&mut self, extend_at: &mut Option<Instant>) {
+        let now = Instant::now();
+        if let (Some(at), Some(lease)) = (*extend_at, self.capabilities.lease)
+            && now >= at
+        {
+            *extend_at = Some(now + lease / 3);
+            let in_hand = self.intake.in_hand();
+            if !in_hand.is_empty() {
+                self.command(Command::Extend(in_hand));
+            }
+        }
+        let due: Vec<Lane> =
+            self.revokes.iter().filter(|(at, _)| now >= *at).map(|(_, lane)| *lane).collect();
+        self.revokes.retain(|(at, _)| now < *at);
+        for lane in due {
+            tracing::warn!(target: "handstamp", lane = lane.id, "a batch did not end before its lane was taken away: rolled back");
+            self.cancel(lane);
+        }
+    }
+
+    fn check_end(&mut self) {
+        if self.stop.is_some() || self.error.is_some() {
+            return;
+        }
+        let idle = self.assigned_once && self.intake.is_idle();
+        let counts = self.shared.live.snapshot();
+        if self.shared.options.messages_max.is_some_and(|max| counts.received >= max) {
+            if idle_of_work(&self.intake) {
+                self.stop = Some(StopReason::MessagesMax);
+            }
+        } else if !self.deliveries_open {
+            if idle_of_work(&self.intake) {
+                self.stop = Some(StopReason::SourceEnded);
+            }
+        } else if idle && self.capabilities.ends {
+            self.stop = Some(StopReason::SourceEnded);
+        } else if idle
+            && self.shared.options.until_idle.is_some_and(|idle| self.last_activity.elapsed() >= idle)
+        {
+            self.stop = Some(StopReason::Idle);
+        }
+    }
+
+    fn on_control(&mut self, control: Control) {
+        match control {
+            Control::Assigned(lanes) => {
+                self.assigned_once = true;
+                self.last_activity = Instant::now();
+                for named in lanes {
+                    let (cancel, _) = watch::channel(false);
+                    self.shared.cancels.borrow_mut().insert(named.lane, cancel);
+                    self.intake.assign(named);
+                }
+            }
+            Control::Revoking { lanes, within } => self.on_revoking(&lanes, within),
+            Control::Lost(lanes) => {
+                for lane in lanes {
+                    let rest = self.intake.remove(lane);
+                    self.release(&rest);
+                    // What runs may finish: its claims protect it, and its settle is dropped as stale.
+                    if !self.is_running(lane) {
+                        self.shared.cancels.borrow_mut().remove(&lane);
+                    }
+                }
+            }
+            Control::CaughtUp(lanes) => {
+                for lane in lanes {
+                    if let Some(state) = self.intake.lanes.get_mut(&lane) {
+                        state.caught_up = true;
+                    }
+                }
+            }
+            Control::Lag(lags) => self.on_lag(&lags),
+            Control::Settled(_) => {}
+            Control::Noticed(notice) => *self.notices.entry(notice).or_default() += 1,
+            Control::Failed(error) => self.on_failed(error),
+        }
+    }
+
+    fn on_failed(&mut self, error: SourceError) {
+        self.error.get_or_insert_with(|| error.into());
+    }
+
+    fn on_revoking(&mut self, lanes: &[Lane], within: Duration) {
+        let deadline = Instant::now() + within.saturating_sub(REVOKE_MARGIN);
+        let mut drained = vec![];
+        for &lane in lanes {
+            let rest = self.intake.drain(lane);
+            self.release(&rest);
+            if self.is_running(lane) {
+                if let Some(state) = self.intake.lanes.get_mut(&lane) {
+                    state.revoking = true;
+                }
+                self.revokes.push((deadline, lane));
+            } else {
+                self.forget(lane);
+                drained.push(lane);
+            }
+        }
+        if !drained.is_empty() {
+            self.command(Command::Drained(drained));
+        }
+    }
+
+    fn on_lag(&mut self, lags: &[(Lane, u64)]) {
+        for (lane, lag) in lags {
+            if let Some(state) = self.intake.lanes.get_mut(lane) {
+                state.lag = *lag;
+            }
+        }
+        self.shared.live.set_lag(self.intake.lanes.values().map(|s| s.lag).sum());
+    }
+
+    fn on_deliveries(&mut self, batch: Option<Vec<Delivery>>) {
+        let Some(mut batch) = batch else {
+            self.deliveries_open = false;
+            return;
+        };
+        let now = Instant::now();
+        self.last_activity = now;
+        // Lanes of these deliveries were assigned before: what control already says comes first.
+        while let Ok(control) = self.control.try_recv() {
+            self.on_control(control);
+        }
+        if let Some(max) = self.shared.options.messages_max {
+            let received = self.shared.live.snapshot().received;
+            let room = usize::try_from(max.saturating_sub(received)).unwrap_or(usize::MAX);
+            let beyond = batch.split_off(room.min(batch.len()));
+            self.settle_release(&beyond);
+        }
+        self.shared.live.add(&Counts { received: batch.len() as u64, ..Counts::default() });
+        let lane = batch.first().map(|delivery| delivery.lane);
+        let strays: Vec<Delivery> =
+            batch.into_iter().filter_map(|delivery| self.intake.push(delivery, now)).collect();
+        self.release(&strays);
+        if let Some(lane) = lane {
+            self.adjust_flow(lane);
+        }
+    }
+
+    fn start_batches(&mut self) {
+        while self.stop.is_none()
+            && self.error.is_none()
+            && self.running.len() < self.shared.options.concurrency
+        {
+            let now = Instant::now();
+            let full = !self.intake.has_room() || !self.deliveries_open;
+            let Some(lane) = self.intake.ready(now, full) else { return };
+            let deliveries = self.intake.take_batch(lane, now);
+            self.adjust_flow(lane);
+            let limit = self.shared.options.message_max_bytes;
+            let items: Vec<Item> =
+                deliveries.into_iter().map(|delivery| Item::new(delivery, &self.identity, limit)).collect();
+            let shared = Rc::clone(&self.shared);
+            self.running.push(async move { (lane, shared.run_batch(items).await) }.boxed_local());
+        }
+    }
+
+    fn on_batch_end(&mut self, lane: Lane, end: BatchEnd) {
+        self.last_activity = Instant::now();
+        match end {
+            BatchEnd::Done => {}
+            BatchEnd::Cancelled => self.cut_short |= self.overdue,
+            BatchEnd::Fatal(error) => {
+                self.error.get_or_insert_with(|| error.into());
+            }
+        }
+        self.revokes.retain(|(_, revoked)| *revoked != lane);
+        match self.intake.lanes.get_mut(&lane) {
+            Some(state) if state.revoking => {
+                self.forget(lane);
+                self.command(Command::Drained(vec![lane]));
+            }
+            Some(state) => state.running.clear(),
+            // Lost while it ran.
+            None => drop(self.shared.cancels.borrow_mut().remove(&lane)),
+        }
+    }
+
+    fn is_running(&self, lane: Lane) -> bool {
+        self.intake.lanes.get(&lane).is_some_and(|state| !state.running.is_empty())
+    }
+
+    fn forget(&mut self, lane: Lane) {
+        let rest = self.intake.remove(lane);
+        self.release(&rest);
+        self.shared.cancels.borrow_mut().remove(&lane);
+    }
+
+    fn cancel(&self, lane: Lane) {
+        if let Some(cancel) = self.shared.cancels.borrow().get(&lane) {
+            cancel.send_replace(true);
+        }
+    }
+
+    fn cancel_all(&self) {
+        for cancel in self.shared.cancels.borrow().values() {
+            cancel.send_replace(true);
+        }
+    }
+
+    fn adjust_flow(&mut self, lane: Lane) {
+        match self.intake.flow(lane) {
+            Some(Flow::Hold(lane)) => self.command(Command::Hold(lane)),
+            Some(Flow::Release(lane)) => self.command(Command::Release(lane)),
+            None => {}
+        }
+    }
+
+    fn command(&self, command: Command) {
+        // A source that is gone closed `deliveries` too; the loop sees that.
+        drop(self.shared.commands.send(command));
+    }
+
+    fn give_back_queued(&mut self) {
+        let lanes: Vec<Lane> = self.intake.lanes.keys().copied().collect();
+        for lane in lanes {
+            let rest = self.intake.drain(lane);
+            self.release(&rest);
+        }
+    }
+
+    /// Counts deliveries as released and gives them back.
+    fn release(&self, deliveries: &[Delivery]) {
+        self.shared.live.add(&Counts { released: deliveries.len() as u64, ..Counts::default() });
+        self.settle_release(deliveries);
+    }
+
+    fn settle_release(&self, deliveries: &[Delivery]) {
+        if deliveries.is_empty() {
+            return;
+        }
+        let released = Disposition::Release { delay: Duration::ZERO };
+        let settles: Vec<(Lane, DeliveryTag, Disposition)> =
+            deliveries.iter().map(|d| (d.lane, d.tag, released)).collect();
+        self.command(Command::Settle(settles));
+    }
+
+    /// Lets the source settle what was asked and leave; answers what it still says.
+    async fn close(&mut self) {
+        let within = self.shared.options.shutdown_timeout.clamp(CLOSE_MIN, CLOSE_MIN * 2);
+        self.command(Command::Close { within });
+        let until = Instant::now() + within + Duration::from_secs(1);
+        while self.deliveries_open {
+            tokio::select! {
+                biased;
+                Some(control) = self.control.recv() => self.on_control(control),
+                batch = self.deliveries.recv() => match batch {
+                    Some(late) => self.settle_release(&late),
+                    None => self.deliveries_open = false,
+                },
+                () = sleep_until(until) => {
+                    tracing::warn!(target: "handstamp", "the source did not close in time; what it had not settled comes again");
+                    break;
+                }
+            }
+        }
+        while let Ok(control) = self.control.try_recv() {
+            self.on_control(control);
+        }
+    }
+
+    fn finish(self) -> Result<Report, RunError> {
+        say_left_out(self.shared.duplicates.borrow_mut().rest());
+        let counts = self.shared.live.snapshot();
+        debug_assert_eq!(crate::invariants::counts_reconcile(&counts), Ok(()));
+        let lag = |s: &super::intake::LaneState| LaneLag { name: s.name.clone(), lag: s.lag };
+        let report = Report {
+            counts,
+            notices: self.notices,
+            lag: self.intake.lanes.values().map(lag).collect(),
+            took: self.started.elapsed(),
+            stopped: self.stop.unwrap_or(StopReason::SourceEnded),
+        };
+        if let Some(mut error) = self.error {
+            error.report = Some(Box::new(report));
+            return Err(error);
+        }
+        if self.cut_short {
+            let text = "what ran did not end within shutdown_timeout: rolled back, nothing of it settled; it comes again";
+            let mut error = RunError::new(RunErrorKind::ShutdownTimeout, text);
+            error.report = Some(Box::new(report));
+            return Err(error);
+        }
+        Ok(report)
+    }
+}
+
+/// Nothing queued and nothing running.
+fn idle_of_work(intake: &Intake) -> bool {
+    intake.in_hand().is_empty()
+}

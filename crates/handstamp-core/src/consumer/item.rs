@@ -1,0 +1,145 @@
+//! A delivery on its way through the engine.
+
+use crate::clock;
+use crate::delivery::{Delivery, DeliveryTag, Lane, RecordFault};
+use crate::identity::Identity;
+use crate::message::{Message, Record, Timestamp, Truncation};
+use crate::message_id::MessageId;
+use crate::store::{ClaimRequest, DeadLetter, FailureClass, Reason};
+use std::time::Duration;
+
+/// What is known of the delivery's content.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// Its id is known.
+    Message(Message),
+    /// It has no usable id.
+    Bare(Record),
+}
+
+/// Why a message is given up.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) class: FailureClass,
+    pub(crate) code: Option<String>,
+    pub(crate) reason: Reason,
+}
+
+/// One delivery, from the queue to its outcome.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) lane: Lane,
+    pub(crate) tag: DeliveryTag,
+    pub(crate) body: Body,
+    /// Set when the message must become a dead letter; then no handler runs for it.
+    pub(crate) dead: Option<Failure>,
+    pub(crate) truncation: Option<Truncation>,
+    /// Failed attempts so far.
+    pub(crate) attempts: u32,
+    /// Runs alone, after this wait.
+    pub(crate) alone: Option<Duration>,
+    /// A commit that held this message had no answer: a duplicate may be our own work.
+    pub(crate) unknown: bool,
+    pub(crate) received_at: Timestamp,
+}
+
+impl Item {
+    /// Finds the id, or the reason why this is a dead letter.
+    pub(crate) fn new(delivery: Delivery, identity: &Identity, message_max_bytes: usize) -> Self {
+        let Delivery { lane, tag, mut record, fault } = delivery;
+        let size = record.size_bytes();
+        let fault = fault.map(|f| (FailureClass::Unreadable, f)).or_else(|| {
+            (size > message_max_bytes)
+                .then(|| (FailureClass::TooLarge, too_large(&record, size, message_max_bytes)))
+        });
+        let id = identity.message_id(&record);
+        let mut dead = None;
+        let mut truncation = None;
+        if let Some((class, RecordFault { reason, truncation: cut })) = fault {
+            let class = if cut.is_some() { FailureClass::TooLarge } else { class };
+            dead = Some(Failure { class, code: None, reason: Reason::new(&reason) });
+            truncation = cut;
+            if truncation.is_some()
+                && let Some(value) = &mut record.value
+            {
+                // A copy, so that the prefix does not keep the whole body in memory.
+                *value = bytes::Bytes::copy_from_slice(&value[..value.len().min(message_max_bytes)]);
+            }
+        }
+        let body = match id {
+            Ok(id) => Body::Message(Message::new(id, record)),
+            Err(fault) => {
+                let reason = Reason::new(&fault.reason);
+                dead.get_or_insert(Failure { class: FailureClass::Identity, code: None, reason });
+                Body::Bare(record)
+            }
+        };
+        let received_at = clock::now();
+        Self { lane, tag, body, dead, truncation, attempts: 0, alone: None, unknown: false, received_at }
+    }
+
+    pub(crate) fn message(&self) -> Option<&Message> {
+        match &self.body {
+            Body::Message(message) => Some(message),
+            Body::Bare(_) => None,
+        }
+    }
+
+    pub(crate) fn id(&self) -> Option<&MessageId> {
+        self.message().map(Message::id)
+    }
+
+    pub(crate) fn record(&self) -> &Record {
+        match &self.body {
+            Body::Message(message) => message.record(),
+            Body::Bare(record) => record,
+        }
+    }
+
+    /// The digest of the whole value, also when only a prefix is kept.
+    pub(crate) fn digest(&self) -> i64 {
+        match (&self.truncation, &self.body) {
+            (Some(truncation), _) => crate::message::first_i64(&truncation.blake3),
+            (None, Body::Message(message)) => message.digest(),
+            (None, Body::Bare(record)) => record.digest(),
+        }
+    }
+
+    pub(crate) fn claim(&self) -> Option<ClaimRequest> {
+        self.id().map(|id| ClaimRequest { id: id.clone(), digest: Some(self.digest()) })
+    }
+
+    pub(crate) fn dead_letter(&self, failure: &Failure) -> DeadLetter {
+        DeadLetter {
+            id: self.id().cloned(),
+            digest: self.digest(),
+            record: self.record().clone(),
+            truncation: self.truncation.clone(),
+            class: failure.class,
+            code: failure.code.clone(),
+            reason: failure.reason.clone(),
+            attempts: self.attempts,
+            received_at: self.received_at,
+            failed_at: clock::now(),
+        }
+    }
+
+    /// How a log line names it.
+    pub(crate) fn shown(&self) -> String {
+        match self.id() {
+            Some(id) => format!("{id} ({})", self.record().origin),
+            None => self.record().origin.to_string(),
+        }
+    }
+}
+
+fn too_large(record: &Record, size: usize, limit: usize) -> RecordFault {
+    let value = record.value.as_deref().unwrap_or(&[]);
+    RecordFault {
+        reason: format!("the record has {size} bytes; max_message_bytes is {limit}"),
+        truncation: Some(Truncation {
+            full_bytes: value.len() as u64,
+            blake3: *blake3::hash(value).as_bytes(),
+        }),
+    }
+}
