@@ -1,1 +1,24 @@
-//! placeholder
+//! Handstamp: whatever a broker redelivers and whoever crashes, each message's effect is committed once.
+//!
+//! At-least-once delivery, effectively-once database effects. Three levels of use, each needing only
+//! the one above it:
+//!
+//! * **Level 0** claims a message id inside a transaction you already have:
+//!   `postgres::claim` and `sqlite::claim` (features `postgres`, `sqlite`).
+//! * **Level 1** is [`Consumer`] with a [`Handler`]: the runtime polls, claims in batches, runs the
+//!   handler inside the transaction, commits, then settles.
+//! * **Level 2** is the program `handstamp run pipeline.toml`; no Rust needed.
+//!
+//! Nothing here is this crate's own: it re-exports `handstamp-core` and, by feature, the sources
+//! (`file`, `kafka`) and the stores (`postgres`, `sqlite`).
+
+pub use handstamp_core::*;
+
+#[cfg(feature = "file")]
+pub use handstamp_sources::file;
+#[cfg(feature = "kafka")]
+pub use handstamp_sources::kafka;
+#[cfg(feature = "postgres")]
+pub use handstamp_stores::postgres;
+#[cfg(feature = "sqlite")]
+pub use handstamp_stores::sqlite;

@@ -60,6 +60,11 @@ impl<S: Store> Shared<S> {
             Ok(begun) => begun,
             Err(error) => return after_store_error(error),
         };
+        if claims.len() != requests.len() {
+            self.store.abandon(tx).await;
+            let text = format!("the store answered {} claims for {} ids", claims.len(), requests.len());
+            return Attempt::Fatal(StoreError::new(StoreErrorKind::Config, text));
+        }
         let plans = self.plan(chunk, claims);
         let handled: Vec<usize> = at_plan(&plans, Plan::Handle).collect();
         if !handled.is_empty() {
@@ -114,12 +119,10 @@ impl<S: Store> Shared<S> {
                     return Plan::Record;
                 }
                 match claims.next() {
-                    Some(Claim::First) if item.dead.is_some() => Plan::Record,
-                    Some(Claim::First) => Plan::Handle,
                     Some(Claim::IdReused { .. }) => reused,
                     Some(Claim::Duplicate { state, first_seen }) => Plan::Skip { state, first_seen },
-                    // A store that answers fewer claims than asked is broken; never call it applied.
-                    None => Plan::Record,
+                    Some(Claim::First) if item.dead.is_none() => Plan::Handle,
+                    Some(Claim::First) | None => Plan::Record,
                 }
             })
             .collect()

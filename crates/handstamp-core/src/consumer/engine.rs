@@ -10,7 +10,7 @@ use super::{Consumer, RunError, RunErrorKind, StopReason};
 use crate::delivery::{Delivery, DeliveryTag, Disposition, Lane};
 use crate::identity::Identity;
 use crate::retry::Backoff;
-use crate::source::{Capabilities, Command, Control, Notice, PortLimits, SourceError, SourcePort};
+use crate::source::{Capabilities, Command, Control, Notice, PortLimits, SourcePort};
 use crate::store::{ConsumerKey, Store, StoreErrorKind};
 use crate::telemetry::{Counts, LaneLag, LineLimit, Report};
 use futures_util::StreamExt;
@@ -194,11 +194,14 @@ impl<S: Store> Engine<S> {
             let wake = self.next_wake(if self.overdue { None } else { deadline }, extend_at);
             tokio::select! {
                 biased;
-                Some(control) = self.control.recv() => self.on_control(control),
+                Some(control) = self.control.recv() => self.on_port(Some(control), None),
                 Some((lane, end)) = self.running.next(), if !self.running.is_empty() => self.on_batch_end(lane, end),
                 () = &mut stop, if !stopping => self.stop = Some(StopReason::Asked),
                 batch = self.deliveries.recv(), if self.deliveries_open && !stopping && self.intake.has_room() => {
-                    self.on_deliveries(batch);
+                    match batch {
+                        Some(batch) => self.on_port(None, Some(batch)),
+                        None => self.deliveries_open = false,
+                    }
                 }
                 () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {
                     self.on_time(&mut extend_at);
@@ -259,7 +262,46 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    fn on_control(&mut self, control: Control) {
+    /// Takes what the port holds in an order that loses nothing: a lane's `Assigned` before its
+    /// deliveries, and its `CaughtUp` only after everything that was handed over before it.
+    fn on_port(&mut self, control: Option<Control>, batch: Option<Vec<Delivery>>) {
+        let mut caught_up = vec![];
+        if let Some(control) = control {
+            self.on_control(control, &mut caught_up);
+        }
+        self.drain_control(&mut caught_up);
+        if let Some(batch) = batch {
+            self.route(batch);
+        }
+        if caught_up.is_empty() {
+            return;
+        }
+        loop {
+            let next = self.deliveries.try_recv();
+            self.drain_control(&mut caught_up);
+            match next {
+                Ok(batch) => self.route(batch),
+                Err(mpsc::error::TryRecvError::Empty) => break,
+                Err(mpsc::error::TryRecvError::Disconnected) => {
+                    self.deliveries_open = false;
+                    break;
+                }
+            }
+        }
+        for lane in caught_up {
+            if let Some(state) = self.intake.lanes.get_mut(&lane) {
+                state.caught_up = true;
+            }
+        }
+    }
+
+    fn drain_control(&mut self, caught_up: &mut Vec<Lane>) {
+        while let Ok(control) = self.control.try_recv() {
+            self.on_control(control, caught_up);
+        }
+    }
+
+    fn on_control(&mut self, control: Control, caught_up: &mut Vec<Lane>) {
         match control {
             Control::Assigned(lanes) => {
                 self.assigned_once = true;
@@ -281,22 +323,14 @@ impl<S: Store> Engine<S> {
                     }
                 }
             }
-            Control::CaughtUp(lanes) => {
-                for lane in lanes {
-                    if let Some(state) = self.intake.lanes.get_mut(&lane) {
-                        state.caught_up = true;
-                    }
-                }
-            }
+            Control::CaughtUp(lanes) => caught_up.extend(lanes),
             Control::Lag(lags) => self.on_lag(&lags),
             Control::Settled(_) => {}
             Control::Noticed(notice) => *self.notices.entry(notice).or_default() += 1,
-            Control::Failed(error) => self.on_failed(error),
+            Control::Failed(error) => {
+                self.error.get_or_insert_with(|| error.into());
+            }
         }
-    }
-
-    fn on_failed(&mut self, error: SourceError) {
-        self.error.get_or_insert_with(|| error.into());
     }
 
     fn on_revoking(&mut self, lanes: &[Lane], within: Duration) {
@@ -329,17 +363,13 @@ impl<S: Store> Engine<S> {
         self.shared.live.set_lag(self.intake.lanes.values().map(|s| s.lag).sum());
     }
 
-    fn on_deliveries(&mut self, batch: Option<Vec<Delivery>>) {
-        let Some(mut batch) = batch else {
-            self.deliveries_open = false;
-            return;
-        };
+    /// Counts and queues deliveries; every lane of them was assigned before.
+    fn route(&mut self, mut batch: Vec<Delivery>) {
+        if self.stop.is_some() || self.error.is_some() {
+            return self.settle_release(&batch);
+        }
         let now = Instant::now();
         self.last_activity = now;
-        // Lanes of these deliveries were assigned before: what control already says comes first.
-        while let Ok(control) = self.control.try_recv() {
-            self.on_control(control);
-        }
         if let Some(max) = self.shared.options.messages_max {
             let received = self.shared.live.snapshot().received;
             let room = usize::try_from(max.saturating_sub(received)).unwrap_or(usize::MAX);
@@ -462,7 +492,7 @@ impl<S: Store> Engine<S> {
         while self.deliveries_open {
             tokio::select! {
                 biased;
-                Some(control) = self.control.recv() => self.on_control(control),
+                Some(control) = self.control.recv() => self.on_control(control, &mut vec![]),
                 batch = self.deliveries.recv() => match batch {
                     Some(late) => self.settle_release(&late),
                     None => self.deliveries_open = false,
@@ -473,9 +503,7 @@ impl<S: Store> Engine<S> {
                 }
             }
         }
-        while let Ok(control) = self.control.try_recv() {
-            self.on_control(control);
-        }
+        self.drain_control(&mut vec![]);
     }
 
     fn finish(self) -> Result<Report, RunError> {
