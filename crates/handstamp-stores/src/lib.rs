@@ -1,1 +1,8 @@
-//! placeholder
+//! Stores for Handstamp: one folder per database, the same file names in each.
+//!
+//! Shared by all: [`effect`] (declared SQL effects), [`headers`] (the headers' one encoding) and
+//! [`rows`] (what is read back for people).
+
+pub mod effect;
+pub mod headers;
+pub mod rows;
