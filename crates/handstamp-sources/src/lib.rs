@@ -1,1 +1,4 @@
 //! placeholder
+
+#[cfg(feature = "file")]
+pub mod file;
