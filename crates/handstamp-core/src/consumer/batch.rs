@@ -3,11 +3,11 @@
 //! A batch is a queue of items from which chunks are taken; each chunk is one transaction.
 //!
 //! ```text
-//! chunk committed            ─► settled; the next chunk may be twice as large
+//! chunk committed            ─► settled; the next chunk may be four times as large
 //! culprit known, dead        ─► the same chunk up to and with the culprit, now as a dead letter
 //! culprit known, may retry   ─► what precedes it, then it alone, then what follows
 //!                               (order = none: all others first, then it alone)
-//! culprit unknown            ─► half the chunk
+//! culprit unknown            ─► the first half of those under suspicion, then half of the rest …
 //! store away or conflict     ─► the same chunk after a wait, nothing charged
 //! ```
 //!
@@ -66,6 +66,43 @@ pub(crate) enum BatchEnd {
 /// How many lines between two reports of an outage.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
+/// How many messages the next chunk may hold.
+struct ChunkSize {
+    limit: usize,
+    /// So many at the front of the queue are known to hold a culprit.
+    suspects: Option<usize>,
+}
+
+impl Default for ChunkSize {
+    fn default() -> Self {
+        Self { limit: usize::MAX, suspects: None }
+    }
+}
+
+impl ChunkSize {
+    fn committed(&mut self, count: usize) {
+        match self.suspects.map(|suspects| suspects.saturating_sub(count)) {
+            Some(left) if left > 0 => self.suspect(left),
+            // All committed although one had failed: it does not fail always.
+            _ => {
+                self.suspects = None;
+                self.limit = self.limit.saturating_mul(4);
+            }
+        }
+    }
+
+    fn suspect(&mut self, count: usize) {
+        self.suspects = Some(count);
+        self.limit = (count / 2).max(1);
+    }
+
+    /// The culprit stands at this place of the chunk: what precedes it goes with it.
+    fn found(&mut self, at: usize) {
+        self.suspects = None;
+        self.limit = at + 1;
+    }
+}
+
 /// A chunk that lost this many conflicts in a row gets smaller, so that it holds fewer locks.
 const CONFLICTS_BEFORE_SMALLER: u32 = 3;
 
@@ -73,7 +110,7 @@ impl<S: Store> Shared<S> {
     /// Decides and settles every item; they are of one lane and in its order.
     pub(crate) async fn run_batch(&self, items: Vec<Item>) -> BatchEnd {
         let mut queue = VecDeque::from(items);
-        let mut limit = usize::MAX;
+        let mut size = ChunkSize::default();
         let mut faults = 0;
         while !queue.is_empty() {
             if let Some(wait) = queue[0].alone
@@ -81,7 +118,7 @@ impl<S: Store> Shared<S> {
             {
                 return self.give_back(queue);
             }
-            let mut chunk: Vec<Item> = queue.drain(..chunk_len(&queue, limit)).collect();
+            let mut chunk: Vec<Item> = queue.drain(..chunk_len(&queue, size.limit)).collect();
             let attempt = self.attempt(&mut chunk).await;
             if !matches!(attempt, Attempt::Again(_)) {
                 faults = 0;
@@ -91,12 +128,12 @@ impl<S: Store> Shared<S> {
                     self.recovered();
                     self.live.add(&counts);
                     self.settle(&chunk, Disposition::Ack);
-                    limit = limit.saturating_mul(2);
+                    size.committed(chunk.len());
                 }
                 Attempt::Failed(failed) => {
                     self.recovered();
                     self.live.add(&Counts { reruns: 1, ..Counts::default() });
-                    limit = self.regroup(&mut queue, chunk, failed, limit);
+                    self.regroup(&mut queue, chunk, failed, &mut size);
                 }
                 Attempt::Again(error) => {
                     if self.options.fail_fast && error.kind == StoreErrorKind::Unavailable {
@@ -107,7 +144,7 @@ impl<S: Store> Shared<S> {
                     let wait = backoff_for(error.kind).wait(faults, random());
                     faults = faults.saturating_add(1);
                     if error.kind == StoreErrorKind::Conflict && faults > CONFLICTS_BEFORE_SMALLER {
-                        limit = (chunk.len() / 2).max(1);
+                        size.limit = (chunk.len() / 2).max(1);
                     }
                     let lane = chunk[0].lane;
                     prepend(&mut queue, chunk);
@@ -125,18 +162,17 @@ impl<S: Store> Shared<S> {
         BatchEnd::Done
     }
 
-    /// Puts a failed chunk back so that only the culprit is decided apart; returns the next limit.
+    /// Puts a failed chunk back so that only the culprit is decided apart.
     fn regroup(
         &self,
         queue: &mut VecDeque<Item>,
         mut chunk: Vec<Item>,
         run: FailedRun,
-        limit: usize,
-    ) -> usize {
+        size: &mut ChunkSize,
+    ) {
         let Some(at) = run.culprit else {
-            let half = (chunk.len() / 2).max(1);
-            prepend(queue, chunk);
-            return half;
+            size.suspect(chunk.len());
+            return prepend(queue, chunk);
         };
         self.live.add(&Counts { attempts_failed: 1, ..Counts::default() });
         chunk[at].attempts += 1;
@@ -150,21 +186,17 @@ impl<S: Store> Shared<S> {
             ?verdict,
             "an attempt failed"
         );
-        match verdict {
-            Verdict::RetryInPlace { wait } => {
-                chunk[at].alone = Some(wait);
-                match self.options.order {
-                    Order::Partition => prepend(queue, chunk),
-                    Order::None => defer(queue, chunk, at),
-                }
-                limit
+        size.found(at);
+        if let Verdict::RetryInPlace { wait } = verdict {
+            chunk[at].alone = Some(wait);
+            match self.options.order {
+                Order::Partition => prepend(queue, chunk),
+                Order::None => defer(queue, chunk, at),
             }
-            _ => {
-                chunk[at].alone = None;
-                chunk[at].dead = Some(given_up(run.failure, attempts));
-                prepend(queue, chunk);
-                at + 1
-            }
+        } else {
+            chunk[at].alone = None;
+            chunk[at].dead = Some(given_up(run.failure, attempts));
+            prepend(queue, chunk);
         }
     }
 
