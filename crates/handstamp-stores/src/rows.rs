@@ -1,6 +1,10 @@
-//! What both databases read back for people: one inbox row, one dead letter.
+//! What both databases read back for people: one inbox row, a page of dead letters, one dead letter.
 
-use handstamp_core::{ConsumerName, DeadLetter, InboxState, MessageId, Timestamp};
+use handstamp_core::{
+    ConsumerName, DeadLetter, FailureClass, InboxState, MessageId, Origin, Reason, Timestamp,
+};
+use std::fmt;
+use std::str::FromStr;
 
 /// What the inbox knows of one id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,13 +21,98 @@ pub struct InboxRow {
     pub first_seen: Timestamp,
 }
 
-/// One dead letter with the number people name it by.
+/// The name of a dead letter within its consumer: its dedup key, written as 32 hex digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeadLetterKey(pub [u8; 16]);
+
+/// A text that names no dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a dead letter is named by 32 hex digits, as `dlq list` shows them")]
+pub struct DeadLetterKeyError;
+
+impl fmt::Display for DeadLetterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for DeadLetterKey {
+    type Err = DeadLetterKeyError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = u128::from_str_radix(text, 16).map_err(|_| DeadLetterKeyError)?;
+        if text.len() == 32 && !text.starts_with('+') {
+            Ok(Self(number.to_be_bytes()))
+        } else {
+            Err(DeadLetterKeyError)
+        }
+    }
+}
+
+/// Where a page of dead letters begins: behind this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeadLetterCursor {
+    /// When the last one of the page before was given up.
+    pub failed_at: Timestamp,
+    /// Its key.
+    pub key: DeadLetterKey,
+}
+
+/// One dead letter in a list: everything but its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetterSummary {
+    /// Its name.
+    pub key: DeadLetterKey,
+    /// The id, where it is usable.
+    pub id: Option<MessageId>,
+    /// Where the record lies.
+    pub origin: Origin,
+    /// Why.
+    pub class: FailureClass,
+    /// The database's own code, where there was one.
+    pub code: Option<String>,
+    /// One bounded reason.
+    pub reason: Reason,
+    /// Attempts that failed.
+    pub attempts: u32,
+    /// When it was given up.
+    pub failed_at: Timestamp,
+    /// Bytes its value had; `None` is a null value.
+    pub value_bytes: Option<u64>,
+}
+
+impl DeadLetterSummary {
+    /// Where the page behind this one begins.
+    #[must_use]
+    pub fn cursor(&self) -> DeadLetterCursor {
+        DeadLetterCursor { failed_at: self.failed_at, key: self.key }
+    }
+}
+
+/// One dead letter, whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetterRow {
-    /// Grows with each new row of the store; pages go by it.
-    pub number: i64,
     /// The consumer that gave it up.
     pub consumer: ConsumerName,
+    /// Its name.
+    pub key: DeadLetterKey,
     /// Everything that was kept.
     pub letter: DeadLetter,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_come_back_from_their_text() {
+        let key = DeadLetterKey(*b"\x00\x01234567890123\xff");
+        assert_eq!(key.to_string().len(), 32);
+        assert_eq!(key.to_string().parse(), Ok(key));
+        for bad in
+            ["", "0", &"g".repeat(32), &"0".repeat(33), &format!("+{}", "0".repeat(31)), &"é".repeat(16)]
+        {
+            assert_eq!(bad.parse::<DeadLetterKey>(), Err(DeadLetterKeyError), "{bad}");
+        }
+    }
 }
