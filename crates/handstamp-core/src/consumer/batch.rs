@@ -16,6 +16,7 @@
 
 use super::attempt::{Attempt, FailedRun};
 use super::dispatch::DynHandler;
+use super::in_flight::InFlight;
 use super::item::{Failure, Item};
 use super::options::{ConsumerOptions, Order};
 use crate::decide::{Verdict, decide};
@@ -43,6 +44,7 @@ pub(crate) struct Shared<S: Store> {
     pub(crate) duplicates: RefCell<LineLimit>,
     pub(crate) outage: RefCell<Option<Outage>>,
     pub(crate) cancels: RefCell<HashMap<Lane, watch::Sender<bool>>>,
+    pub(crate) in_flight: InFlight,
     /// True once the consumer was asked to stop: then nobody waits for a store that is away.
     pub(crate) stopping: watch::Sender<bool>,
 }
@@ -109,6 +111,12 @@ const CONFLICTS_BEFORE_SMALLER: u32 = 3;
 impl<S: Store> Shared<S> {
     /// Decides and settles every item; they are of one lane and in its order.
     pub(crate) async fn run_batch(&self, items: Vec<Item>) -> BatchEnd {
+        let _held = if self.options.concurrency > 1 {
+            let ids = items.iter().filter_map(Item::id).cloned().collect();
+            Some(self.in_flight.take(ids).await)
+        } else {
+            None
+        };
         let mut queue = VecDeque::from(items);
         let mut size = ChunkSize::default();
         let mut faults = 0;

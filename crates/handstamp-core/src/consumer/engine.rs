@@ -4,6 +4,7 @@
 //! awaits a batch; batches run beside it on the same thread.
 
 use super::batch::{BatchEnd, Shared, say_left_out};
+use super::in_flight::InFlight;
 use super::intake::{Flow, Intake};
 use super::item::Item;
 use super::{Consumer, RunError, RunErrorKind, StopReason};
@@ -146,6 +147,7 @@ impl<S: Store> Engine<S> {
             duplicates: RefCell::new(LineLimit::new(DUPLICATE_LINES)),
             outage: RefCell::new(None),
             cancels: RefCell::new(HashMap::new()),
+            in_flight: InFlight::default(),
             stopping: watch::channel(false).0,
         };
         Ok(Self {

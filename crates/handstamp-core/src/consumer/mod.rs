@@ -21,12 +21,14 @@
 //! | `batch` | one batch of a lane until every message of it is decided |
 //! | `attempt` | one transaction |
 //! | `dispatch` | running the user's handler: limits, panics |
+//! | `in_flight` | ids held by running batches, where several run at a time |
 //! | `item` | a delivery on its way |
 
 mod attempt;
 mod batch;
 mod dispatch;
 mod engine;
+mod in_flight;
 mod intake;
 mod item;
 mod no_store;
