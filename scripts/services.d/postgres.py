@@ -145,7 +145,7 @@ class Postgres:
 
     def remove(self, state):
         """Removes the data."""
-        shutil.rmtree(self.instance.folder / "pg", ignore_errors=True)
+        shutil.rmtree(self.instance.folder / "pg", ignore_errors=True)  # absent when it was moved
         if state.get("moved"):
             shutil.rmtree(state["moved"], ignore_errors=True)
 
