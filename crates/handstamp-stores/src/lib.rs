@@ -6,3 +6,5 @@
 pub mod effect;
 pub mod headers;
 pub mod rows;
+#[cfg(feature = "postgres")]
+pub mod postgres;

@@ -1,0 +1,233 @@
+//! Connections: slots of our own, each a client, the task that drives it and what is prepared on it.
+//!
+//! Authoritative: whether a transaction is open on a slot is known here (`open`), not asked of the
+//! driver, which shows no transaction status. A slot goes back only after a clean end.
+//!
+//! ```text
+//!  take ─► open (BEGIN sent) ─► clean end ─► put back ─► take …
+//!             │                    └─ stale, closed, or too many: closed
+//!             └─ dropped or abandoned: cancel, ROLLBACK, close; never used again
+//! ```
+
+use super::classify::{fault_of, store_error};
+use super::config::PostgresOptions;
+use super::inbox::ClaimSql;
+use super::migrate;
+use super::tls;
+use futures_util::future::join3;
+use handstamp_core::{StoreError, StoreErrorKind};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use tokio::runtime::{Handle, Id as RuntimeId};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::{Client, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// Statements that every connection prepares once.
+pub(crate) struct Prepared {
+    pub(crate) claim_one: Statement,
+    pub(crate) claim_many: Statement,
+}
+
+/// One connection.
+pub(crate) struct Slot {
+    client: Client,
+    task: Option<JoinHandle<()>>,
+    runtime: RuntimeId,
+    tls: MakeRustlsConnect,
+    limit: Duration,
+    ended_by: Arc<OnceLock<String>>,
+    open: bool,
+    stale: AtomicBool,
+    pub(crate) prepared: Prepared,
+    /// Statements of declared effects, by the number of their set.
+    pub(crate) effects: Mutex<HashMap<u64, Arc<[Statement]>>>,
+}
+
+impl Slot {
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// From now on the slot is closed when dropped, unless `ended` says that all is clean.
+    pub(crate) fn opened(&mut self) {
+        self.open = true;
+    }
+
+    pub(crate) fn ended(&mut self) {
+        self.open = false;
+    }
+
+    /// Statements on this connection may no longer fit the schema: it is not put back.
+    pub(crate) fn mark_stale(&self) {
+        self.stale.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// The SQLSTATE that the server gave when it closed the connection by itself.
+    pub(crate) fn ended_by(&self) -> Option<&str> {
+        self.ended_by.get().map(String::as_str)
+    }
+
+    /// Cancels what runs, rolls back and closes; each step within its limit.
+    pub(crate) async fn abandon(mut self) {
+        self.open = false;
+        let token = self.client.cancel_token();
+        if !self.client.is_closed() {
+            // A cancel that cannot be delivered changes nothing: the connection is closed below.
+            let _ = timeout(self.limit, token.cancel_query(self.tls.clone())).await;
+            let _ = timeout(self.limit, self.client.batch_execute("ROLLBACK")).await;
+        }
+        let (task, limit) = (self.task.take(), self.limit);
+        drop(self);
+        end_task(task, limit).await;
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if !self.open {
+            return;
+        }
+        let (token, tls, limit, task) =
+            (self.client.cancel_token(), self.tls.clone(), self.limit, self.task.take());
+        match Handle::try_current() {
+            Ok(runtime) => {
+                runtime.spawn(async move {
+                    let _ = timeout(limit, token.cancel_query(tls)).await;
+                    end_task(task, limit).await;
+                });
+            }
+            Err(_) => {
+                if let Some(task) = task {
+                    task.abort();
+                }
+            }
+        }
+    }
+}
+
+/// Waits for a connection's task, whose client is gone, and ends it when it does not end by itself (an
+/// unread row stream keeps it waiting).
+async fn end_task(task: Option<JoinHandle<()>>, limit: Duration) {
+    if let Some(mut task) = task
+        && timeout(limit, &mut task).await.is_err()
+    {
+        task.abort();
+    }
+}
+
+/// The idle connections of a store, and how new ones are made.
+pub(crate) struct Slots {
+    pub(crate) options: PostgresOptions,
+    tls: MakeRustlsConnect,
+    claim: ClaimSql,
+    idle: Mutex<Vec<Slot>>,
+}
+
+impl Slots {
+    pub(crate) fn new(options: PostgresOptions) -> Result<Self, StoreError> {
+        let tls = tls::connector(options.tls, &options.roots)?;
+        let claim = ClaimSql::guarded(&options.schema);
+        Ok(Self { options, tls, claim, idle: Mutex::new(Vec::new()) })
+    }
+
+    /// An idle connection of this runtime, or a new one whose schema was checked.
+    pub(crate) async fn take(&self) -> Result<Slot, StoreError> {
+        let runtime = runtime()?;
+        if let Some(slot) = self.take_idle(runtime.id()) {
+            return Ok(slot);
+        }
+        let (client, task, ended_by) = self.connect(&runtime).await?;
+        let version = migrate::installed_version(&client, &self.options.schema);
+        let one = client.prepare(&self.claim.one);
+        let many = client.prepare(&self.claim.many);
+        let flight = join3(version, one, many);
+        let (version, one, many) = timeout(self.options.connect_timeout, flight)
+            .await
+            .map_err(|_| self.away("did not answer in time after log-in"))?;
+        migrate::check_version(version?, &self.options.schema)?;
+        let failed = |e| store_error("preparing the claim", e);
+        Ok(Slot {
+            client,
+            task: Some(task),
+            runtime: runtime.id(),
+            tls: self.tls.clone(),
+            limit: self.options.abandon_timeout,
+            ended_by,
+            open: false,
+            stale: AtomicBool::new(false),
+            prepared: Prepared { claim_one: one.map_err(failed)?, claim_many: many.map_err(failed)? },
+            effects: Mutex::new(HashMap::new()),
+        })
+    }
+
+    /// A client outside of the slots, its schema not checked: for `migrate` and `check`.
+    pub(crate) async fn connect_bare(&self) -> Result<Client, StoreError> {
+        let (client, _task, _) = self.connect(&runtime()?).await?;
+        Ok(client)
+    }
+
+    /// Keeps a connection on which nothing is open.
+    pub(crate) fn put_back(&self, slot: Slot) {
+        if slot.open || slot.stale.load(Ordering::Relaxed) || slot.is_closed() {
+            return;
+        }
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < self.options.idle_connections_max {
+            idle.push(slot);
+        }
+    }
+
+    fn take_idle(&self, runtime: RuntimeId) -> Option<Slot> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|slot| !slot.is_closed());
+        // A connection is driven by the runtime that made it: one of another runtime may stand still.
+        let at = idle.iter().rposition(|slot| slot.runtime == runtime)?;
+        Some(idle.swap_remove(at))
+    }
+
+    async fn connect(
+        &self,
+        runtime: &Handle,
+    ) -> Result<(Client, JoinHandle<()>, Arc<OnceLock<String>>), StoreError> {
+        let hosts = self.options.config.get_hosts().len().max(self.options.config.get_hostaddrs().len());
+        let limit = self.options.connect_timeout.saturating_mul(u32::try_from(hosts).unwrap_or(u32::MAX));
+        let (client, connection) = timeout(limit, self.options.config.connect(self.tls.clone()))
+            .await
+            .map_err(|_| self.away("did not answer in time"))?
+            .map_err(|e| {
+                let mut error = store_error(&format!("connecting to {}", self.options.place()), e);
+                // Whatever keeps a log-in from working (a password being rotated, a database not yet
+                // made, a certificate) is no message's fault: it is waited for.
+                error.kind = StoreErrorKind::Unavailable;
+                error
+            })?;
+        let ended_by = Arc::new(OnceLock::new());
+        let reason = ended_by.clone();
+        let task = runtime.spawn(async move {
+            if let Err(error) = connection.await
+                && let Some(code) = fault_of(&error).and_then(|fault| fault.code)
+            {
+                let _ = reason.set(code);
+            }
+        });
+        Ok((client, task, ended_by))
+    }
+
+    fn away(&self, what: &str) -> StoreError {
+        StoreError::new(StoreErrorKind::Unavailable, format!("Postgres at {} {what}", self.options.place()))
+    }
+}
+
+fn runtime() -> Result<Handle, StoreError> {
+    Handle::try_current().map_err(|_| {
+        StoreError::new(StoreErrorKind::Config, "the Postgres store needs a running Tokio runtime")
+    })
+}

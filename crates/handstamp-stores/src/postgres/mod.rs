@@ -1,0 +1,44 @@
+//! Postgres 15 and newer.
+//!
+//! Authoritative: the server's primary key (id, consumer) of `inbox`. A claim, the user's effects and a
+//! dead letter are one transaction; what is not committed never was.
+//!
+//! ```text
+//!  message id ─► claim ─► First ─────► effects ─► commit ─► applied ('a')
+//!                  │                      └─ given up: dead letter ─► commit ─► dead ('d')
+//!                  ├───► Duplicate: the outcome is durable, settle
+//!                  └───► IdReused: the same id with another body
+//! ```
+//!
+//! Level 0, inside a transaction of your own:
+//!
+//! ```no_run
+//! # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! use handstamp_core::{Claim, MessageId};
+//! use handstamp_stores::postgres::{self, ConsumerName};
+//!
+//! postgres::migrate(client).await?;
+//! let consumer = ConsumerName::register(client, "wallet").await?;
+//! let tx = client.transaction().await?;
+//! if postgres::claim(&tx, &consumer, &MessageId::try_from("payment-17")?).await? == Claim::First {
+//!     tx.execute("UPDATE accounts SET balance = balance + 1 WHERE id = 7", &[]).await?;
+//! }
+//! tx.commit().await?;
+//! # Ok(()) }
+//! ```
+
+mod classify;
+mod config;
+mod connect;
+mod failure;
+mod inbox;
+mod migrate;
+mod pipeline;
+mod store;
+mod tls;
+
+pub use classify::{fault_of, kind_of_code};
+pub use config::{PostgresOptions, SchemaName};
+pub use inbox::{ConsumerName, claim, claim_many, claim_with_digest};
+pub use migrate::{MigrateOptions, Migrated, SCHEMA_VERSION, Setup, migrate, migrate_with, show_sql};
+pub use store::{PostgresStore, ServerFacts, Tx};

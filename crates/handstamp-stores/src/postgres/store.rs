@@ -1,0 +1,452 @@
+//! The `Store`: BEGIN, settings and claim in one flight; COMMIT behind a guard.
+//!
+//! Authoritative: the server. The driver shows neither transaction status nor command tag, and a bare
+//! COMMIT answers Ok after the server rolled back; so BEGIN leaves a mark (`handstamp.tx`, SET LOCAL)
+//! that the claim and the commit ask for. No mark: the transaction is not the one we opened.
+//!
+//! ```text
+//!  begin ─► open ─┬─ commit ───► guard ok ─► durable ─► slot back
+//!                 │              ├─ 22012 in the guard: a handler ended it ─► TransactionEnded, closed
+//!                 │              ├─ 25P02 in the guard: an error was swallowed ─► Swallowed, rolled back
+//!                 │              └─ no answer in time: outcome unknown ─► Unavailable, closed
+//!                 ├─ rollback ─► slot back
+//!                 └─ abandon ──► cancel, ROLLBACK, closed
+//! ```
+//!
+//! Deadlocks: each batch holds a shared advisory lock of its consumer. After 40P01 this process takes it
+//! exclusively for a while, which grows while deadlocks come back and starts small again when they stay
+//! away: a deadlock costs a second of waiting, so the turn has to be much longer than that.
+
+use super::classify::{DEADLOCK, code_of, fault_of, kind_of_code, store_error};
+use super::config::{PostgresOptions, SchemaName};
+use super::connect::{Slot, Slots};
+use super::failure;
+use super::inbox::{self, Batch, ClaimSql, ConsumerParameters, GUARD};
+use super::migrate::{MigrateOptions, Migrated, migrate_with};
+use futures_util::TryStreamExt;
+use futures_util::future::join;
+use handstamp_core::{
+    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Recorded, Store,
+    StoreCapabilities, StoreError, StoreErrorKind,
+};
+use std::collections::HashMap;
+use std::error::Error;
+use std::fmt;
+use std::ops::Deref;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+/// Added to the server's own limits before an answer is given up.
+const ANSWER_MARGIN: Duration = Duration::from_secs(5);
+/// How long a process stays exclusive after a deadlock, at first and at most.
+const EXCLUSIVE_MIN: Duration = Duration::from_secs(30);
+const EXCLUSIVE_MAX: Duration = Duration::from_secs(480);
+
+/// The inbox, the dead letters and the user's tables in one Postgres database.
+///
+/// Connections are made when they are needed, on the Tokio runtime that asks for them.
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    slots: Slots,
+    claim: ClaimSql,
+    commit: String,
+    exclusive: Mutex<HashMap<i16, Exclusive>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Exclusive {
+    until: Instant,
+    turn: Duration,
+}
+
+/// An open transaction. It derefs to the driver's client, so that handlers query, execute and pipeline;
+/// beginning or ending transactions through it is detected at the commit and refused.
+///
+/// What a handler sets for the session (`SET` without `LOCAL`, `LISTEN`, temporary tables) stays on the
+/// connection for later transactions: use `SET LOCAL`.
+pub struct Tx {
+    slot: Slot,
+    consumer: i16,
+    shared: Arc<Shared>,
+}
+
+impl Deref for Tx {
+    type Target = Client;
+    fn deref(&self) -> &Client {
+        self.slot.client()
+    }
+}
+
+impl fmt::Debug for Tx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tx").field("consumer", &self.consumer).finish_non_exhaustive()
+    }
+}
+
+impl Tx {
+    pub(crate) fn slot(&self) -> &Slot {
+        &self.slot
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").field("options", &self.shared.slots.options).finish_non_exhaustive()
+    }
+}
+
+impl PostgresStore {
+    /// A store; nothing is connected yet.
+    ///
+    /// # Errors
+    /// `Config` when TLS cannot be set up (a root certificate that cannot be read).
+    pub fn new(options: PostgresOptions) -> Result<Self, StoreError> {
+        let claim = ClaimSql::guarded(&options.schema);
+        // Durability is raised here and not at the start, so that nothing a handler sets can lower it.
+        let commit = format!(
+            "SELECT 1/({GUARD})::int, CASE WHEN current_setting('synchronous_commit') = 'off' \
+             THEN set_config('synchronous_commit', 'on', true) END; COMMIT"
+        );
+        let slots = Slots::new(options)?;
+        Ok(Self { shared: Arc::new(Shared { slots, claim, commit, exclusive: Mutex::default() }) })
+    }
+
+    /// What the user said, without its secrets.
+    #[must_use]
+    pub fn options(&self) -> &PostgresOptions {
+        &self.shared.slots.options
+    }
+
+    /// Brings this store's schema up to date over a connection of its own; the schema is this store's.
+    ///
+    /// # Errors
+    /// As [`migrate_with`].
+    pub async fn migrate(&self, options: &MigrateOptions) -> Result<Migrated, StoreError> {
+        let options = MigrateOptions { schema: self.schema().clone(), ..options.clone() };
+        let client = self.shared.slots.connect_bare().await?;
+        migrate_with(&client, &options).await
+    }
+
+    /// What the server is and how it is set up; the schema need not be there.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn facts(&self) -> Result<ServerFacts, StoreError> {
+        let client = self.shared.slots.connect_bare().await?;
+        let sql = self.schema().render(include_str!("sql/facts.sql"), "true");
+        let lock_timeout_s = self.options().lock_timeout.as_secs_f64();
+        let failed = |e| store_error("asking the server how it is set up", e);
+        let row = client.query_typed_one(&sql, &[(&lock_timeout_s, Type::FLOAT8)]).await.map_err(failed)?;
+        let read = || -> Result<ServerFacts, tokio_postgres::Error> {
+            Ok(ServerFacts {
+                version_num: row.try_get(0)?,
+                fsync: row.try_get(1)?,
+                full_page_writes: row.try_get(2)?,
+                synchronous_commit: row.try_get(3)?,
+                in_recovery: row.try_get(4)?,
+                deadlock_before_lock_timeout: row.try_get(5)?,
+                encoding: row.try_get(6)?,
+            })
+        };
+        read().map_err(failed)
+    }
+
+    pub(crate) fn schema(&self) -> &SchemaName {
+        &self.shared.slots.options.schema
+    }
+
+    /// Runs something on an idle connection outside of any transaction.
+    pub(crate) async fn with_slot<T>(
+        &self,
+        what: impl AsyncFnOnce(&Slot) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut slot = self.shared.slots.take().await?;
+        slot.opened();
+        let outcome = timeout(self.options().statement_timeout, what(&slot))
+            .await
+            .map_err(|_| StoreError::new(StoreErrorKind::Unavailable, "Postgres did not answer in time"))?;
+        if outcome.is_ok() {
+            slot.ended();
+            self.shared.slots.put_back(slot);
+        }
+        outcome
+    }
+}
+
+/// How a server is set up, for `check`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFacts {
+    /// `server_version_num`, as 180006.
+    pub version_num: i32,
+    /// `fsync`: off loses committed transactions in a crash.
+    pub fsync: bool,
+    /// `full_page_writes`: off can tear pages in a crash.
+    pub full_page_writes: bool,
+    /// `synchronous_commit` of this role in this database; `off` is raised by every commit of ours.
+    pub synchronous_commit: String,
+    /// True on a standby, which takes no claims.
+    pub in_recovery: bool,
+    /// `deadlock_timeout` < `lock_timeout`: a deadlock is told from a queue.
+    pub deadlock_before_lock_timeout: bool,
+    /// `server_encoding`; must be UTF8.
+    pub encoding: String,
+}
+
+impl Shared {
+    fn begin_sql(&self, consumer: i16) -> String {
+        let options = &self.slots.options;
+        let lock = if self.is_exclusive(consumer) { "" } else { "_shared" };
+        format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL handstamp.tx = '1'; \
+             SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = {}; \
+             SET LOCAL idle_in_transaction_session_timeout = {}; \
+             SELECT pg_advisory_xact_lock{lock}({})",
+            options.lock_timeout.as_millis(),
+            options.statement_timeout.as_millis(),
+            options.idle_in_transaction_timeout.as_millis(),
+            advisory_key(b"handstamp batch", &options.schema, consumer),
+        )
+    }
+
+    fn is_exclusive(&self, consumer: i16) -> bool {
+        let exclusive = self.exclusive.lock().unwrap_or_else(PoisonError::into_inner);
+        exclusive.get(&consumer).is_some_and(|e| Instant::now() < e.until)
+    }
+
+    /// Takes note of an error's code: after a deadlock this process goes alone for a while.
+    fn note(&self, consumer: i16, code: Option<&str>) {
+        if code != Some(DEADLOCK) {
+            return;
+        }
+        let now = Instant::now();
+        let mut exclusive = self.exclusive.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = match exclusive.get(&consumer) {
+            Some(e) if now < e.until => return,
+            Some(e) if now < e.until + e.turn => (e.turn * 2).min(EXCLUSIVE_MAX),
+            _ => EXCLUSIVE_MIN,
+        };
+        exclusive.insert(consumer, Exclusive { until: now + turn, turn });
+    }
+
+    /// Ends a transaction whose statements are all answered; true when the connection is clean.
+    async fn roll_back(&self, tx: Tx) -> bool {
+        let Tx { mut slot, .. } = tx;
+        let rollback = slot.client().batch_execute("ROLLBACK");
+        let clean = matches!(timeout(self.slots.options.rollback_timeout, rollback).await, Ok(Ok(())));
+        if clean {
+            slot.ended();
+            self.slots.put_back(slot);
+        }
+        clean
+    }
+
+    /// After a failed statement of ours: the connection is kept where the server still answers.
+    async fn end_failed(&self, tx: Tx, error: &StoreError) {
+        self.note(tx.consumer, code_of(error).as_deref());
+        match error.kind {
+            StoreErrorKind::Unavailable | StoreErrorKind::TransactionEnded => tx.slot.abandon().await,
+            StoreErrorKind::SchemaMismatch | StoreErrorKind::NotMigrated => {
+                tx.slot.mark_stale();
+                self.roll_back(tx).await;
+            }
+            _ => {
+                self.roll_back(tx).await;
+            }
+        }
+    }
+
+    async fn open_and_claim(
+        &self,
+        tx: &Tx,
+        begin: &str,
+        consumer: &ConsumerKey,
+        batch: &mut Batch,
+    ) -> Result<(), StoreError> {
+        let client = tx.slot.client();
+        let failed = |e| store_error("opening a transaction", e);
+        if batch.len() == 0 {
+            return client.batch_execute(begin).await.map_err(failed);
+        }
+        let parameters = ConsumerParameters::from(consumer);
+        let prepared = &tx.slot.prepared;
+        let statement = if batch.len() == 1 { &prepared.claim_one } else { &prepared.claim_many };
+        let values = batch.parameters(&parameters);
+        // Both are sent before the first is answered; the claim does nothing without the mark of BEGIN.
+        let (opened, rows) = join(client.batch_execute(begin), client.query(statement, &values)).await;
+        opened.map_err(failed)?;
+        let rows = rows.map_err(inbox::claim_error)?;
+        batch.take(&rows)?;
+        if batch.is_answered() {
+            return Ok(());
+        }
+        inbox::answer_the_rest(client, &self.claim, &parameters, batch).await
+    }
+}
+
+impl Store for PostgresStore {
+    type Tx = Tx;
+
+    fn capabilities(&self) -> StoreCapabilities {
+        StoreCapabilities { writers_max: None }
+    }
+
+    async fn register(
+        &self,
+        name: &ConsumerName,
+        fingerprint: &Fingerprint,
+        adopt: bool,
+    ) -> Result<ConsumerKey, StoreError> {
+        self.with_slot(async |slot| {
+            inbox::register_key(slot.client(), self.schema(), name, Some(fingerprint), adopt).await
+        })
+        .await
+    }
+
+    async fn begin(
+        &self,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+    ) -> Result<(Tx, Vec<Claim>), StoreError> {
+        let shared = &self.shared;
+        let mut slot = shared.slots.take().await?;
+        slot.opened();
+        let tx = Tx { slot, consumer: consumer.id, shared: shared.clone() };
+        let begin = shared.begin_sql(consumer.id);
+        let mut batch = Batch::new(ids);
+        let limit = self.options().statement_timeout + ANSWER_MARGIN;
+        match timeout(limit, shared.open_and_claim(&tx, &begin, consumer, &mut batch)).await {
+            Ok(Ok(())) => Ok((tx, batch.claims(ids))),
+            Ok(Err(error)) => {
+                shared.end_failed(tx, &error).await;
+                Err(error)
+            }
+            Err(_) => {
+                tx.slot.abandon().await;
+                let message = "Postgres did not answer BEGIN and claim in time";
+                Err(StoreError::new(StoreErrorKind::Unavailable, message))
+            }
+        }
+    }
+
+    async fn record(
+        &self,
+        tx: &mut Tx,
+        consumer: &ConsumerKey,
+        rows: &[DeadLetter],
+    ) -> Result<Vec<Recorded>, StoreError> {
+        let limit = self.options().statement_timeout + ANSWER_MARGIN;
+        let outcome = timeout(limit, failure::record(tx.slot.client(), self.schema(), consumer.id, rows))
+            .await
+            .unwrap_or_else(|_| {
+                let message = "Postgres did not answer in time while keeping dead letters";
+                Err(StoreError::new(StoreErrorKind::Unavailable, message))
+            });
+        if let Err(error) = &outcome {
+            tx.shared.note(consumer.id, code_of(error).as_deref());
+        }
+        outcome
+    }
+
+    async fn commit(&self, tx: Tx) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let commit = commit_guarded(tx.slot.client(), &shared.commit);
+        match timeout(self.options().commit_timeout, commit).await {
+            Ok(Ok(())) => {
+                let Tx { mut slot, .. } = tx;
+                slot.ended();
+                shared.slots.put_back(slot);
+                Ok(())
+            }
+            Ok(Err(error)) => {
+                shared.end_failed(tx, &error).await;
+                Err(error)
+            }
+            Err(_) => {
+                tx.slot.abandon().await;
+                Err(StoreError::new(
+                    StoreErrorKind::Unavailable,
+                    "Postgres did not answer COMMIT in time: whether it is durable is not known; the batch runs again and the claims will tell",
+                ))
+            }
+        }
+    }
+
+    async fn rollback(&self, tx: Tx) -> Result<(), StoreError> {
+        if self.shared.roll_back(tx).await {
+            return Ok(());
+        }
+        let message = "Postgres did not answer ROLLBACK: the connection was closed and the server rolls back";
+        Err(StoreError::new(StoreErrorKind::Unavailable, message))
+    }
+
+    async fn abandon(&self, tx: Tx) {
+        tx.slot.abandon().await;
+    }
+
+    fn classify(&self, tx: &Tx, error: &(dyn Error + 'static)) -> Option<Fault> {
+        let mut fault = fault_of(error);
+        if tx.slot.is_closed() && fault.as_ref().is_none_or(|f| f.code.is_none()) {
+            let code = tx.slot.ended_by().map(str::to_owned);
+            let kind = code.as_deref().map_or(StoreErrorKind::Unavailable, kind_of_code);
+            fault = Some(Fault { kind, code });
+        }
+        let seen = fault.as_ref()?;
+        self.shared.note(tx.consumer, seen.code.as_deref());
+        if seen.kind == StoreErrorKind::SchemaMismatch {
+            tx.slot.mark_stale();
+        }
+        fault
+    }
+}
+
+/// Sends the guard and COMMIT in one message. An error before the guard's row is the guard's.
+async fn commit_guarded(client: &Client, sql: &str) -> Result<(), StoreError> {
+    let stream = client.simple_query_raw(sql).await.map_err(unknown)?;
+    let mut stream = pin!(stream);
+    let mut guard_passed = false;
+    loop {
+        match stream.try_next().await {
+            Ok(Some(SimpleQueryMessage::Row(_))) => guard_passed = true,
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(if guard_passed { unknown(error) } else { guard_error(error) }),
+        }
+    }
+}
+
+fn guard_error(error: tokio_postgres::Error) -> StoreError {
+    match error.code().map(tokio_postgres::error::SqlState::code) {
+        Some("22012") => StoreError::new(
+            StoreErrorKind::TransactionEnded,
+            "a handler ended the transaction that was opened for it (COMMIT, ROLLBACK, BEGIN): what is durable is not known; nothing was settled. Take transaction control out of the handler",
+        )
+        .with_source(error),
+        Some("25P02") => StoreError::new(
+            StoreErrorKind::Swallowed,
+            "a handler returned Ok although a statement of its had failed: the server had rolled back everything. Return the error, or use a savepoint around what may fail",
+        )
+        .with_source(error),
+        _ => unknown(error),
+    }
+}
+
+fn unknown(error: tokio_postgres::Error) -> StoreError {
+    store_error("committing", error)
+}
+
+/// A key for an advisory lock, apart by purpose, schema and consumer.
+pub(crate) fn advisory_key(purpose: &[u8], schema: &SchemaName, consumer: i16) -> i64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(purpose).update(b"\0").update(schema.as_str().as_bytes());
+    let hash = hasher.finalize();
+    let [a, b, c, d, e, f, ..] = *hash.as_bytes();
+    let [g, h] = consumer.to_be_bytes();
+    i64::from_be_bytes([a, b, c, d, e, f, g, h])
+}

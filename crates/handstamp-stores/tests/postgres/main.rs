@@ -1,0 +1,9 @@
+//! The Postgres store on real servers: 15 and 18, each test in a database of its own, as a role without
+//! any DDL right. A missing server fails the tests.
+#![cfg(feature = "postgres")]
+
+mod claims;
+mod harness;
+mod level0;
+mod migrations;
+mod transactions;
