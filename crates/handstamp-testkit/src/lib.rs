@@ -1,1 +1,21 @@
-//! placeholder
+//! Fakes, conformance suites and process control for Handstamp's tests.
+//!
+//! * [`fakes`]: brokers of three kinds and a store, in memory, as plain tasks under a paused clock.
+//!   Each can be broken on purpose in one named way.
+//! * [`source_suite`], [`store_suite`], [`sink_suite`]: the rules every driver keeps, a case each. A
+//!   driver's test file gives a harness and one macro call.
+//! * [`process`]: starting, waiting for and ending real processes.
+//!
+//! A suite that no broken fake fails proves nothing: `tests/honesty.toml` says which cases each broken
+//! fake fails, and a test keeps it true.
+
+mod check;
+pub mod fakes;
+mod payload;
+pub mod process;
+pub mod sink_suite;
+pub mod source_suite;
+pub mod store_suite;
+
+pub use check::{CaseFailure, CaseResult};
+pub use payload::Payload;

@@ -1,0 +1,145 @@
+//! Ways to be wrong, each seen in some system that does this job.
+
+/// One fault of a fake broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SourceBreak {
+    /// Settles when handing over, not when asked.
+    SettlesEarly,
+    /// Settles up to the highest position asked for, past what is unfinished.
+    PassesUnfinished,
+    /// Takes results of an old assignment.
+    ForgetsEpoch,
+    /// A null header value arrives as an empty one.
+    EmptiesNullHeaders,
+    /// Of a repeated header only the last arrives.
+    FoldsRepeatedHeaders,
+    /// Null values arrive empty.
+    EmptiesNullValues,
+    /// What was handed over once never comes again.
+    RedeliversNothing,
+    /// Hands over the same again and again, settled or not.
+    RedeliversSettled,
+    /// Goes on handing over a held lane.
+    IgnoresHold,
+    /// Never hands over again once held.
+    ForgetsRelease,
+    /// Forgets settles that came shortly before the close.
+    ClosesWithoutSettling,
+    /// Never closes the deliveries.
+    NeverCloses,
+    /// Settles what was in flight when the engine is gone.
+    SettlesForTheDead,
+    /// Takes lanes away without waiting.
+    RevokesWithoutWaiting,
+    /// Says that a lane is assigned after its first delivery.
+    AssignsLate,
+    /// Never says that it has caught up.
+    NeverCatchesUp,
+    /// Says that it has caught up before handing over.
+    CatchesUpEarly,
+    /// Does nothing on `Extend`.
+    IgnoresExtend,
+    /// A lease never ends.
+    LeasesForEver,
+    /// Batches are larger than asked.
+    IgnoresLimits,
+    /// Reads no command while the port is full.
+    BlocksOnFullPort,
+    /// Hands over in reverse order.
+    Reverses,
+    /// Never answers a settle.
+    AnswersNothing,
+    /// Forgets a released delivery.
+    LosesReleased,
+    /// Begins the tags of each batch anew.
+    RepeatsTags,
+}
+
+/// One fault of a fake store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StoreBreak {
+    /// Ids that differ only in case are one.
+    FoldsIds,
+    /// White space at the end of an id does not count.
+    TrimsIds,
+    /// An id ends at its first NUL.
+    CutsIds,
+    /// An unregistered consumer gets Duplicate.
+    AnswersDuplicateForUnregistered,
+    /// The same id twice in one call is First twice.
+    TwinIsFirstTwice,
+    /// A rollback keeps the claims.
+    RollbackKeepsClaims,
+    /// A claim counts for others before its commit.
+    ClaimsVisibleEarly,
+    /// Two open transactions can both be First.
+    BothRacersAreFirst,
+    /// Commit answers Ok and keeps nothing.
+    CommitLies,
+    /// Commit keeps the claim but not the effect.
+    CommitForgetsEffects,
+    /// A rollback keeps the effects.
+    RollbackKeepsEffects,
+    /// Dead letters lose their headers.
+    RecordDropsHeaders,
+    /// A null header value or value of a dead letter becomes empty.
+    RecordEmptiesNulls,
+    /// A redelivered bad message gets one more row.
+    RecordGrows,
+    /// The inbox row of a dead letter says applied.
+    RecordLeavesApplied,
+    /// Dead letters are kept though the transaction is rolled back.
+    RecordAutocommits,
+    /// A reused id is an ordinary duplicate.
+    IgnoresDigest,
+    /// The consumer's name does not count.
+    ForgetsScope,
+    /// Another fingerprint is taken silently.
+    AdoptsSilently,
+    /// `adopt` is refused like anything else.
+    NeverAdopts,
+    /// Registering again gives another key.
+    RegistersAnew,
+    /// Ok for a transaction that the handler ended.
+    CommitsEnded,
+    /// Ok for a transaction that an SQL error had rolled back.
+    CommitsSwallowed,
+    /// A dropped transaction keeps its claims.
+    DropKeepsClaims,
+    /// An abandoned transaction keeps its claims.
+    AbandonKeepsClaims,
+    /// Claims come in the order of the sorted ids.
+    AnswersInOtherOrder,
+    /// Claims after the thousandth are all First.
+    CountsToAThousand,
+    /// A new process has forgotten everything.
+    ForgetsAtRestart,
+    /// Transactions with nothing in common wait for each other.
+    OneAtATime,
+    /// What a database says of an error is lost.
+    ClassifiesNothing,
+}
+
+/// What a broken source makes of a record.
+pub(crate) fn damage(mut payload: crate::Payload, broken: Option<SourceBreak>) -> crate::Payload {
+    match broken {
+        Some(SourceBreak::EmptiesNullHeaders) => {
+            for header in &mut payload.headers {
+                header.value.get_or_insert_default();
+            }
+        }
+        Some(SourceBreak::FoldsRepeatedHeaders) => {
+            let all = std::mem::take(&mut payload.headers);
+            for (at, header) in all.iter().enumerate() {
+                if !all[at + 1..].iter().any(|later| later.name == header.name) {
+                    payload.headers.push(header.clone());
+                }
+            }
+        }
+        Some(SourceBreak::EmptiesNullValues) => {
+            payload.value.get_or_insert_default();
+        }
+        _ => {}
+    }
+    payload
+}

@@ -1,0 +1,408 @@
+//! A store in memory with the semantics of a database: claims count for others only after the commit,
+//! a second claimer waits for the first, a rollback frees, a restart keeps what was committed.
+//!
+//! Authoritative: `Disk`. Everything an open transaction wrote lies in its [`MemoryTx`].
+
+use super::breaks::StoreBreak;
+use super::memory_tx::{Ended, MemoryError, MemoryTx};
+use handstamp_core::message::Timestamp;
+use handstamp_core::{
+    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, InboxState, MessageId,
+    Recorded, Store, StoreCapabilities, StoreError, StoreErrorKind,
+};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::error::Error;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How long a claim waits for another transaction.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A database and its connections; clones are the same database.
+#[derive(Debug, Clone)]
+pub struct MemoryStore {
+    pub(super) shared: Arc<Shared>,
+}
+
+/// Where a fault strikes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StorePoint {
+    /// In `register`.
+    Register,
+    /// In `begin`: nothing is open.
+    Begin,
+    /// In `record`.
+    Record,
+    /// In `commit`: rolled back.
+    Commit,
+    /// In `commit`: durable, but the answer is lost.
+    CommitThenLost,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) broken: Option<StoreBreak>,
+    state: Mutex<State>,
+    /// Counts ended transactions; those who wait for one watch it.
+    pub(super) ended: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) disk: Disk,
+    /// Claims of open transactions.
+    pub(super) claimed: HashMap<InboxId, u64>,
+    tx_made: u64,
+    /// Grows when all connections are lost.
+    pub(super) generation: u64,
+    away: bool,
+    faults: VecDeque<(StorePoint, StoreErrorKind)>,
+    latency: Duration,
+    begun: u64,
+    pub(super) committed: u64,
+}
+
+/// A consumer's number and the bytes an id is stored as.
+pub(super) type InboxId = (i16, Vec<u8>);
+
+/// What survives a restart.
+#[derive(Debug, Default)]
+pub(super) struct Disk {
+    consumers: BTreeMap<ConsumerName, (i16, Fingerprint)>,
+    pub(super) inbox: BTreeMap<InboxId, InboxRow>,
+    pub(super) dead: BTreeMap<(i16, Vec<u8>), DeadLetter>,
+    pub(super) counters: BTreeMap<String, i64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InboxRow {
+    pub(super) state: InboxState,
+    pub(super) digest: Option<i64>,
+    pub(super) first_seen: Timestamp,
+}
+
+impl InboxRow {
+    fn answer(&self, digest: Option<i64>, broken: Option<StoreBreak>) -> Claim {
+        let (state, first_seen) = (self.state, self.first_seen);
+        let differs = matches!((self.digest, digest), (Some(known), Some(given)) if known != given);
+        if differs && broken != Some(StoreBreak::IgnoresDigest) {
+            Claim::IdReused { state, first_seen }
+        } else {
+            Claim::Duplicate { state, first_seen }
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is(&self, broken: StoreBreak) -> bool {
+        self.broken == Some(broken)
+    }
+
+    fn inbox_id(&self, consumer: i16, id: &MessageId) -> InboxId {
+        let consumer = if self.is(StoreBreak::ForgetsScope) { 0 } else { consumer };
+        let mut stored = id.to_stored();
+        match self.broken {
+            Some(StoreBreak::FoldsIds) => stored.make_ascii_lowercase(),
+            Some(StoreBreak::TrimsIds) => stored.truncate(stored.trim_ascii_end().len()),
+            Some(StoreBreak::CutsIds) => {
+                let end = stored.iter().position(|byte| *byte == 0).unwrap_or(stored.len());
+                stored.truncate(end);
+            }
+            _ => {}
+        }
+        (consumer, stored)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::broken(None)
+    }
+}
+
+impl MemoryStore {
+    /// An empty database.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same with a fault built in.
+    #[must_use]
+    pub fn broken(broken: Option<StoreBreak>) -> Self {
+        let ended = watch::channel(0).0;
+        Self { shared: Arc::new(Shared { broken, state: Mutex::default(), ended }) }
+    }
+
+    /// Loses every connection, as a crash of the database or of all its clients does.
+    pub fn restart(&self) {
+        {
+            let mut state = self.shared.lock();
+            state.generation += 1;
+            state.claimed.clear();
+            if self.shared.is(StoreBreak::ForgetsAtRestart) {
+                state.disk.inbox.clear();
+            }
+        }
+        self.shared.ended.send_modify(|ended| *ended += 1);
+    }
+
+    /// Takes the database away, or brings it back.
+    pub fn set_away(&self, away: bool) {
+        self.shared.lock().away = away;
+    }
+
+    /// The next call that reaches the point fails so. Several are used up in their order.
+    pub fn fail_next(&self, point: StorePoint, kind: StoreErrorKind) {
+        self.shared.lock().faults.push_back((point, kind));
+    }
+
+    /// Faults that have not struck yet.
+    #[must_use]
+    pub fn faults_left(&self) -> usize {
+        self.shared.lock().faults.len()
+    }
+
+    /// Every call takes this long.
+    pub fn set_latency(&self, latency: Duration) {
+        self.shared.lock().latency = latency;
+    }
+
+    /// A committed counter.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> i64 {
+        self.shared.lock().disk.counters.get(name).copied().unwrap_or(0)
+    }
+
+    /// All committed counters.
+    #[must_use]
+    pub fn counters(&self) -> BTreeMap<String, i64> {
+        self.shared.lock().disk.counters.clone()
+    }
+
+    /// The committed dead letters of a consumer.
+    #[must_use]
+    pub fn dead_letters(&self, consumer: &ConsumerName) -> Vec<DeadLetter> {
+        let state = self.shared.lock();
+        let Some((number, _)) = state.disk.consumers.get(consumer) else { return vec![] };
+        state.disk.dead.iter().filter(|((c, _), _)| c == number).map(|(_, dead)| dead.clone()).collect()
+    }
+
+    /// What the committed inbox says of an id.
+    #[must_use]
+    pub fn inbox_state(&self, consumer: &ConsumerName, id: &MessageId) -> Option<InboxState> {
+        let state = self.shared.lock();
+        let (number, _) = state.disk.consumers.get(consumer)?;
+        state.disk.inbox.get(&self.shared.inbox_id(*number, id)).map(|row| row.state)
+    }
+
+    /// Transactions begun and committed so far.
+    #[must_use]
+    pub fn transactions(&self) -> (u64, u64) {
+        let state = self.shared.lock();
+        (state.begun, state.committed)
+    }
+
+    /// Waits as a server would, then strikes with the next fault of the point.
+    async fn reach(&self, point: StorePoint) -> Result<(), StoreError> {
+        let latency = self.shared.lock().latency;
+        if latency.is_zero() {
+            tokio::task::yield_now().await;
+        } else {
+            tokio::time::sleep(latency).await;
+        }
+        let mut state = self.shared.lock();
+        if state.away {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "the store in memory is away"));
+        }
+        match state.faults.front() {
+            Some(&(at, kind)) if at == point => {
+                state.faults.pop_front();
+                Err(StoreError::new(kind, format!("a fault was asked for: {kind:?} at {point:?}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Claims one id, waiting while another open transaction has it.
+    async fn claim(&self, tx: &mut MemoryTx, id: &InboxId, digest: Option<i64>) -> Result<Claim, StoreError> {
+        let broken = self.shared.broken;
+        let until = tokio::time::Instant::now() + LOCK_TIMEOUT;
+        loop {
+            let mut ended = self.shared.ended.subscribe();
+            {
+                let mut state = self.shared.lock();
+                if state.generation != tx.generation() {
+                    return Err(connection_lost());
+                }
+                if let Some(row) = state.disk.inbox.get(id) {
+                    return Ok(row.answer(digest, broken));
+                }
+                let early = self.shared.is(StoreBreak::ClaimsVisibleEarly);
+                if let Some(row) = tx.claimed(id) {
+                    let twice = self.shared.is(StoreBreak::TwinIsFirstTwice);
+                    return Ok(if twice { Claim::First } else { row.answer(digest, broken) });
+                }
+                let taken = state.claimed.contains_key(id);
+                if taken && early {
+                    let (state, first_seen) = (InboxState::Applied, handstamp_core::clock::now());
+                    return Ok(Claim::Duplicate { state, first_seen });
+                }
+                let alone = !self.shared.is(StoreBreak::OneAtATime)
+                    || state.claimed.values().all(|owner| *owner == tx.number());
+                if (!taken && alone) || self.shared.is(StoreBreak::BothRacersAreFirst) {
+                    state.claimed.insert(id.clone(), tx.number());
+                    tx.note_claim(id.clone(), digest);
+                    return Ok(Claim::First);
+                }
+            }
+            let waited = tokio::time::timeout_at(until, ended.changed()).await;
+            if waited.is_err() {
+                return Err(StoreError::new(StoreErrorKind::Conflict, "waited too long for another claim"));
+            }
+        }
+    }
+}
+
+pub(super) fn connection_lost() -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, "the connection to the store in memory is lost")
+}
+
+impl Store for MemoryStore {
+    type Tx = MemoryTx;
+
+    fn capabilities(&self) -> StoreCapabilities {
+        StoreCapabilities { writers_max: None }
+    }
+
+    async fn register(
+        &self,
+        name: &ConsumerName,
+        fingerprint: &Fingerprint,
+        adopt: bool,
+    ) -> Result<ConsumerKey, StoreError> {
+        self.reach(StorePoint::Register).await?;
+        let mut state = self.shared.lock();
+        let next = i16::try_from(state.disk.consumers.len()).unwrap_or(i16::MAX).saturating_add(1);
+        let entry = state.disk.consumers.entry(name.clone());
+        let (id, known) = entry.or_insert_with(|| (next, fingerprint.clone()));
+        if self.shared.is(StoreBreak::RegistersAnew) {
+            *id = id.saturating_add(100);
+        }
+        if known != fingerprint {
+            let adopt = adopt && !self.shared.is(StoreBreak::NeverAdopts);
+            if !adopt && !self.shared.is(StoreBreak::AdoptsSilently) {
+                let message = format!("{name} is registered for {known}, not for {fingerprint}");
+                return Err(StoreError::new(StoreErrorKind::FingerprintMismatch, message));
+            }
+            *known = fingerprint.clone();
+        }
+        Ok(ConsumerKey { id: *id, name: name.clone() })
+    }
+
+    async fn begin(
+        &self,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+    ) -> Result<(MemoryTx, Vec<Claim>), StoreError> {
+        self.reach(StorePoint::Begin).await?;
+        let mut tx = {
+            let mut state = self.shared.lock();
+            let known = state.disk.consumers.get(&consumer.name).is_some_and(|(id, _)| *id == consumer.id);
+            state.tx_made += 1;
+            state.begun += 1;
+            let tx = MemoryTx::new(Arc::clone(&self.shared), state.tx_made, state.generation);
+            drop(state);
+            if !known && self.shared.is(StoreBreak::AnswersDuplicateForUnregistered) {
+                let claim = Claim::Duplicate { state: InboxState::Applied, first_seen: Timestamp(0) };
+                return Ok((tx, vec![claim; ids.len()]));
+            }
+            if !known {
+                let message = format!("{} is not registered under number {}", consumer.name, consumer.id);
+                return Err(StoreError::new(StoreErrorKind::UnknownConsumer, message));
+            }
+            tx
+        };
+        let mut order: Vec<(InboxId, usize)> = ids
+            .iter()
+            .enumerate()
+            .map(|(at, request)| (self.shared.inbox_id(consumer.id, &request.id), at))
+            .collect();
+        order.sort();
+        let mut claims = vec![Claim::First; ids.len()];
+        for (turn, (id, at)) in order.iter().enumerate() {
+            let claim = self.claim(&mut tx, id, ids[*at].digest).await?;
+            if turn >= 1_000 && self.shared.is(StoreBreak::CountsToAThousand) {
+                continue;
+            }
+            let place = if self.shared.is(StoreBreak::AnswersInOtherOrder) { turn } else { *at };
+            claims[place] = claim;
+        }
+        Ok((tx, claims))
+    }
+
+    async fn record(
+        &self,
+        tx: &mut MemoryTx,
+        consumer: &ConsumerKey,
+        rows: &[DeadLetter],
+    ) -> Result<Vec<Recorded>, StoreError> {
+        self.reach(StorePoint::Record).await?;
+        tx.check_open()?;
+        let mut answers = Vec::with_capacity(rows.len());
+        for row in rows {
+            let marks = row.id.as_ref().filter(|_| row.marks_inbox());
+            if let Some(id) = marks.filter(|_| !self.shared.is(StoreBreak::RecordLeavesApplied)) {
+                tx.mark_dead(&self.shared.inbox_id(consumer.id, id));
+            }
+            answers.push(tx.note_dead(consumer.id, row));
+        }
+        Ok(answers)
+    }
+
+    async fn commit(&self, mut tx: MemoryTx) -> Result<(), StoreError> {
+        self.reach(StorePoint::Commit).await?;
+        tx.check_open()?;
+        if tx.aborted() && !self.shared.is(StoreBreak::CommitsSwallowed) {
+            tx.end(Ended::RolledBack);
+            let message = "an SQL error was swallowed: the store had rolled back";
+            return Err(StoreError::new(StoreErrorKind::Swallowed, message));
+        }
+        tx.end(Ended::Committed);
+        drop(tx);
+        self.reach(StorePoint::CommitThenLost).await
+    }
+
+    async fn rollback(&self, mut tx: MemoryTx) -> Result<(), StoreError> {
+        tokio::task::yield_now().await;
+        tx.end(Ended::RolledBack);
+        Ok(())
+    }
+
+    async fn abandon(&self, mut tx: MemoryTx) {
+        tokio::task::yield_now().await;
+        if self.shared.is(StoreBreak::AbandonKeepsClaims) {
+            tx.leak();
+        }
+        tx.end(Ended::RolledBack);
+    }
+
+    fn classify(&self, _tx: &MemoryTx, error: &(dyn Error + 'static)) -> Option<Fault> {
+        if self.shared.is(StoreBreak::ClassifiesNothing) {
+            return None;
+        }
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(memory) = error.downcast_ref::<MemoryError>() {
+                return Some(Fault { kind: memory.kind, code: Some(memory.code.to_owned()) });
+            }
+            next = error.source();
+        }
+        None
+    }
+}

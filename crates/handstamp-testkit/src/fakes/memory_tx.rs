@@ -1,0 +1,250 @@
+//! An open transaction of the store in memory: what it claimed and wrote, unseen by others.
+
+use super::breaks::StoreBreak;
+use super::memory_store::{InboxId, InboxRow, Shared, connection_lost};
+use bytes::Bytes;
+use handstamp_core::clock;
+use handstamp_core::{DeadLetter, Header, Headers, InboxState, Recorded, StoreError, StoreErrorKind};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// An error of a statement of the store in memory.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("statement failed with {code}")]
+pub struct MemoryError {
+    /// What kind of failure.
+    pub kind: StoreErrorKind,
+    /// Its code.
+    pub code: &'static str,
+}
+
+/// How many claims and dead letters a transaction holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Ids claimed First.
+    pub claims: usize,
+    /// Dead letters noted new.
+    pub dead_letters: usize,
+}
+
+/// How a transaction ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    Committed,
+    RolledBack,
+}
+
+/// An open transaction. Dropped, it is rolled back.
+#[derive(Debug)]
+pub struct MemoryTx {
+    shared: Arc<Shared>,
+    number: u64,
+    generation: u64,
+    claims: BTreeMap<InboxId, InboxRow>,
+    dead: BTreeMap<(i16, Vec<u8>), DeadLetter>,
+    added: BTreeMap<String, i64>,
+    aborted: bool,
+    ended: Option<Ended>,
+}
+
+impl MemoryTx {
+    pub(super) fn new(shared: Arc<Shared>, number: u64, generation: u64) -> Self {
+        Self {
+            shared,
+            number,
+            generation,
+            claims: BTreeMap::new(),
+            dead: BTreeMap::new(),
+            added: BTreeMap::new(),
+            aborted: false,
+            ended: None,
+        }
+    }
+
+    /// Adds to a counter; durable with the commit.
+    ///
+    /// # Errors
+    /// When an earlier statement failed, the transaction is over or the connection is lost.
+    pub fn add(&mut self, counter: &str, amount: i64) -> Result<(), MemoryError> {
+        self.statement()?;
+        *self.added.entry(counter.to_owned()).or_default() += amount;
+        Ok(())
+    }
+
+    /// The counter as this transaction sees it.
+    ///
+    /// # Errors
+    /// As [`MemoryTx::add`].
+    pub fn read(&mut self, counter: &str) -> Result<i64, MemoryError> {
+        self.statement()?;
+        let committed = self.shared.lock().disk.counters.get(counter).copied().unwrap_or(0);
+        Ok(committed + self.added.get(counter).copied().unwrap_or(0))
+    }
+
+    /// A statement that fails; until the end nothing works any more, as in Postgres.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn fail(&mut self, kind: StoreErrorKind, code: &'static str) -> Result<(), MemoryError> {
+        self.aborted = true;
+        Err(MemoryError { kind, code })
+    }
+
+    /// Commits as a handler must not do.
+    pub fn commit_inside(&mut self) {
+        self.end(Ended::Committed);
+    }
+
+    /// Rolls back as a handler must not do.
+    pub fn rollback_inside(&mut self) {
+        self.end(Ended::RolledBack);
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        Held { claims: self.claims.len(), dead_letters: self.dead.len() }
+    }
+
+    fn statement(&self) -> Result<(), MemoryError> {
+        if self.aborted {
+            return Err(MemoryError { kind: StoreErrorKind::Statement, code: "25P02" });
+        }
+        if self.lost() {
+            return Err(MemoryError { kind: StoreErrorKind::Unavailable, code: "08006" });
+        }
+        Ok(())
+    }
+
+    fn lost(&self) -> bool {
+        self.shared.lock().generation != self.generation
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn aborted(&self) -> bool {
+        self.aborted
+    }
+
+    pub(super) fn check_open(&self) -> Result<(), StoreError> {
+        if self.lost() {
+            return Err(connection_lost());
+        }
+        if self.ended.is_some() && !self.shared.is(StoreBreak::CommitsEnded) {
+            let message = "the handler ended the transaction itself: what is durable is not known";
+            return Err(StoreError::new(StoreErrorKind::TransactionEnded, message));
+        }
+        Ok(())
+    }
+
+    pub(super) fn claimed(&self, id: &InboxId) -> Option<InboxRow> {
+        self.claims.get(id).copied()
+    }
+
+    pub(super) fn note_claim(&mut self, id: InboxId, digest: Option<i64>) {
+        let row = InboxRow { state: InboxState::Applied, digest, first_seen: clock::now() };
+        self.claims.insert(id, row);
+    }
+
+    pub(super) fn mark_dead(&mut self, id: &InboxId) {
+        if let Some(row) = self.claims.get_mut(id) {
+            row.state = InboxState::Dead;
+        }
+    }
+
+    pub(super) fn note_dead(&mut self, consumer: i16, dead: &DeadLetter) -> Recorded {
+        let mut key = dead.dedup().to_vec();
+        if self.shared.is(StoreBreak::RecordGrows) {
+            key.extend(self.number.to_be_bytes());
+        }
+        let key = (consumer, key);
+        let mut state = self.shared.lock();
+        if state.disk.dead.contains_key(&key) || self.dead.contains_key(&key) {
+            return Recorded::Known;
+        }
+        let row = damage(dead, self.shared.broken);
+        if self.shared.is(StoreBreak::RecordAutocommits) {
+            state.disk.dead.insert(key, row);
+        } else {
+            self.dead.insert(key, row);
+        }
+        Recorded::New
+    }
+
+    /// Leaves the claims behind for ever.
+    pub(super) fn leak(&mut self) {
+        self.claims.clear();
+        self.ended = Some(Ended::RolledBack);
+    }
+
+    /// Makes everything durable or forgets it, and frees the claims either way.
+    pub(super) fn end(&mut self, how: Ended) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(how);
+        let claims = std::mem::take(&mut self.claims);
+        let dead = std::mem::take(&mut self.dead);
+        let added = std::mem::take(&mut self.added);
+        {
+            let mut state = self.shared.lock();
+            if state.generation == self.generation {
+                for id in claims.keys() {
+                    state.claimed.remove(id);
+                }
+                let keeps = |broken| self.shared.is(broken);
+                let committed = how == Ended::Committed;
+                if committed && !keeps(StoreBreak::CommitLies) || keeps(StoreBreak::RollbackKeepsClaims) {
+                    state.disk.inbox.extend(claims);
+                }
+                if committed && !keeps(StoreBreak::CommitLies) {
+                    state.committed += 1;
+                    for (key, row) in dead {
+                        state.disk.dead.entry(key).or_insert(row);
+                    }
+                }
+                let effects =
+                    committed && !keeps(StoreBreak::CommitLies) && !keeps(StoreBreak::CommitForgetsEffects);
+                if effects || keeps(StoreBreak::RollbackKeepsEffects) {
+                    for (counter, amount) in added {
+                        *state.disk.counters.entry(counter).or_default() += amount;
+                    }
+                }
+            }
+        }
+        self.shared.ended.send_modify(|ended| *ended += 1);
+    }
+}
+
+impl Drop for MemoryTx {
+    fn drop(&mut self) {
+        if self.ended.is_none() && self.shared.is(StoreBreak::DropKeepsClaims) {
+            self.leak();
+        }
+        self.end(Ended::RolledBack);
+    }
+}
+
+/// What a broken store makes of a dead letter.
+fn damage(dead: &DeadLetter, broken: Option<StoreBreak>) -> DeadLetter {
+    let mut dead = dead.clone();
+    match broken {
+        Some(StoreBreak::RecordDropsHeaders) => dead.record.headers = Headers::default(),
+        Some(StoreBreak::RecordEmptiesNulls) => {
+            dead.record.key.get_or_insert_with(Bytes::new);
+            dead.record.value.get_or_insert_with(Bytes::new);
+            let full = |header: &Header| {
+                Header::new(header.name.clone(), header.value.clone().or(Some(Bytes::new())))
+            };
+            dead.record.headers = Headers::new(dead.record.headers.as_slice().iter().map(full).collect());
+        }
+        _ => {}
+    }
+    dead
+}
