@@ -8,3 +8,5 @@ pub mod headers;
 pub mod rows;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;

@@ -1,0 +1,256 @@
+//! Opening the file, and the guard that watches what happens on the connection.
+//!
+//! Only our own code may end a transaction. While a handler holds the connection, BEGIN, COMMIT and
+//! ROLLBACK are refused when they are prepared, and a commit that comes about in any other way (SQLite
+//! rolled back after a full disk and the handler went on) is turned into a rollback by the commit hook.
+//! So nothing that a handler writes is durable without its claim.
+
+use super::classify::{is_busy, store_error};
+use super::config::SqliteOptions;
+use handstamp_core::{StoreError, StoreErrorKind};
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::{Connection, OpenFlags};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long one try may block the thread in SQLite; between tries the engine goes on.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
+/// How long a reader (of the program) may block.
+const READER_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Steps of SQLite's machine between two looks at the clock.
+const STEPS_BETWEEN_LOOKS: i32 = 5000;
+/// Statements kept prepared on a connection.
+const STATEMENTS_KEPT: usize = 128;
+
+/// Who uses the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Mode {
+    /// Our own code: everything is allowed.
+    Own = 0,
+    /// A handler: everything but ending the transaction.
+    Handler = 1,
+    /// A declared effect: rows of the user's tables only.
+    Effect = 2,
+    /// The user's schema file: no transaction control, none of our tables.
+    Setup = 3,
+}
+
+/// Shared between a connection's owner and the hooks inside SQLite.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    mode: AtomicU8,
+    /// A handler tried to end the transaction.
+    tried_to_end: AtomicBool,
+    origin: Instant,
+    /// Milliseconds since `origin` when a statement must stop; 0 is never.
+    deadline_ms: AtomicU64,
+    statement_timeout: Duration,
+}
+
+impl Guard {
+    fn new(statement_timeout: Duration) -> Self {
+        Self {
+            mode: AtomicU8::new(Mode::Own as u8),
+            tried_to_end: AtomicBool::new(false),
+            origin: Instant::now(),
+            deadline_ms: AtomicU64::new(0),
+            statement_timeout,
+        }
+    }
+
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        self.mode.store(mode as u8, Ordering::Relaxed);
+        if mode == Mode::Own {
+            self.deadline_ms.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets what an earlier transaction did.
+    pub(crate) fn clear(&self) {
+        self.tried_to_end.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn tried_to_end(&self) -> bool {
+        self.tried_to_end.load(Ordering::Relaxed)
+    }
+
+    /// A statement may begin now: it has its time limit from here.
+    pub(crate) fn statement_begins(&self) {
+        let deadline = self.origin.elapsed().saturating_add(self.statement_timeout);
+        let ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
+        self.deadline_ms.store(ms.max(1), Ordering::Relaxed);
+    }
+
+    fn must_stop(&self) -> bool {
+        let deadline = self.deadline_ms.load(Ordering::Relaxed);
+        deadline != 0 && self.origin.elapsed() > Duration::from_millis(deadline)
+    }
+
+    fn is(&self, mode: Mode) -> bool {
+        self.mode.load(Ordering::Relaxed) == mode as u8
+    }
+
+    fn authorize(&self, context: &AuthContext<'_>) -> Authorization {
+        if self.is(Mode::Own) {
+            return Authorization::Allow;
+        }
+        if matches!(context.action, AuthAction::Transaction { .. }) {
+            self.tried_to_end.store(true, Ordering::Relaxed);
+            return Authorization::Deny;
+        }
+        let allowed = self.is(Mode::Handler)
+            || (self.is(Mode::Effect) && fits_an_effect(&context.action))
+            || (self.is(Mode::Setup) && fits_a_setup(&context.action));
+        if allowed { Authorization::Allow } else { Authorization::Deny }
+    }
+}
+
+/// Rows of the user's tables, and functions that do not load code.
+fn fits_an_effect(action: &AuthAction<'_>) -> bool {
+    match action {
+        AuthAction::Select | AuthAction::Recursive => true,
+        AuthAction::Read { table_name, .. }
+        | AuthAction::Insert { table_name }
+        | AuthAction::Update { table_name, .. }
+        | AuthAction::Delete { table_name } => !is_own(table_name) && !table_name.starts_with("sqlite_"),
+        AuthAction::Function { function_name } => !function_name.eq_ignore_ascii_case("load_extension"),
+        // Full-text tables ask it of themselves.
+        AuthAction::Pragma { pragma_name, pragma_value: None } => {
+            pragma_name.eq_ignore_ascii_case("data_version")
+        }
+        _ => false,
+    }
+}
+
+fn fits_a_setup(action: &AuthAction<'_>) -> bool {
+    match action {
+        AuthAction::Attach { .. } | AuthAction::Detach { .. } | AuthAction::Savepoint { .. } => false,
+        AuthAction::Function { function_name } => !function_name.eq_ignore_ascii_case("load_extension"),
+        AuthAction::CreateTable { table_name }
+        | AuthAction::CreateIndex { table_name, .. }
+        | AuthAction::CreateTrigger { table_name, .. }
+        | AuthAction::DropTable { table_name }
+        | AuthAction::DropIndex { table_name, .. }
+        | AuthAction::AlterTable { table_name, .. }
+        | AuthAction::Insert { table_name }
+        | AuthAction::Update { table_name, .. }
+        | AuthAction::Delete { table_name } => !is_own(table_name),
+        _ => true,
+    }
+}
+
+/// True for a table of Handstamp's own.
+fn is_own(table: &str) -> bool {
+    table.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("handstamp_"))
+}
+
+/// Which file a connection is on, so that a file that was removed or replaced is noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileIdentity(u64, u64);
+
+impl FileIdentity {
+    /// `None` when there is no file (or the system has no such thing).
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            std::fs::metadata(path).ok().map(|found| Self(found.dev(), found.ino()))
+        }
+        #[cfg(not(unix))]
+        {
+            std::fs::metadata(path).ok().map(|_| Self(0, 0))
+        }
+    }
+}
+
+/// An open connection that may write.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) connection: Connection,
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) file: Option<FileIdentity>,
+}
+
+/// Opens the file for writing, in WAL mode with full durability.
+pub(crate) fn open(options: &SqliteOptions, create: bool) -> Result<Opened, StoreError> {
+    let path = &options.path;
+    refuse_path(path)?;
+    let doing = format!("opening the SQLite file {}", path.display());
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    if create {
+        flags |= OpenFlags::SQLITE_OPEN_CREATE;
+    }
+    let connection = Connection::open_with_flags(path, flags).map_err(|e| store_error(&doing, e))?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(|e| store_error(&doing, e))?;
+    use_wal(&connection, options, &doing)?;
+    let settings = "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;";
+    connection.execute_batch(settings).map_err(|e| store_error(&doing, e))?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
+    let guard = watch(&connection, options).map_err(|e| store_error(&doing, e))?;
+    Ok(Opened { connection, guard, file: FileIdentity::of(path) })
+}
+
+/// Opens the file for reading; it must exist.
+pub(crate) fn open_reader(options: &SqliteOptions) -> Result<Opened, StoreError> {
+    refuse_path(&options.path)?;
+    let doing = format!("opening the SQLite file {} for reading", options.path.display());
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(&options.path, flags).map_err(|e| store_error(&doing, e))?;
+    connection.busy_timeout(READER_BUSY_TIMEOUT).map_err(|e| store_error(&doing, e))?;
+    let guard = watch(&connection, options).map_err(|e| store_error(&doing, e))?;
+    Ok(Opened { connection, guard, file: FileIdentity::of(&options.path) })
+}
+
+fn watch(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<Arc<Guard>> {
+    let guard = Arc::new(Guard::new(options.statement_timeout));
+    let hook = Arc::clone(&guard);
+    connection.authorizer(Some(move |context: AuthContext<'_>| hook.authorize(&context)))?;
+    let hook = Arc::clone(&guard);
+    // True turns the commit into a rollback.
+    connection.commit_hook(Some(move || !hook.is(Mode::Own)))?;
+    let hook = Arc::clone(&guard);
+    connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || hook.must_stop()))?;
+    Ok(guard)
+}
+
+fn refuse_path(path: &Path) -> Result<(), StoreError> {
+    let refuse = |why: &str| {
+        let text = format!("{} cannot be the store's file: {why}", path.display());
+        Err(StoreError::new(StoreErrorKind::Config, text))
+    };
+    if path.as_os_str().is_empty() || path.as_os_str() == ":memory:" {
+        return refuse("a database in memory forgets every id; name a file");
+    }
+    if path.is_dir() {
+        return refuse("it is a folder");
+    }
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+            refuse("its folder does not exist; make it first")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The switch to WAL needs the file for itself; other processes may be switching too.
+fn use_wal(connection: &Connection, options: &SqliteOptions, doing: &str) -> Result<(), StoreError> {
+    let deadline = Instant::now() + options.lock_timeout;
+    loop {
+        match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {
+            Ok(mode) if mode.eq_ignore_ascii_case("wal") => return Ok(()),
+            Ok(mode) => {
+                let text = format!(
+                    "{doing} failed: its journal mode stays {mode:?}; WAL needs a local disk with shared memory"
+                );
+                return Err(StoreError::new(StoreErrorKind::Config, text));
+            }
+            Err(error) if is_busy(&error) && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(store_error(doing, error)),
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! Declared SQL effects on SQLite: a batch handler that binds every value exactly or refuses it.
+//!
+//! | value | bound as |
+//! |---|---|
+//! | number that fits 64 bits | INTEGER |
+//! | another number | REAL when its shortest form is the token, else refused |
+//! | string, or `as = "text"` | TEXT (refused with NUL) |
+//! | true, false | INTEGER 1, 0 |
+//! | array, object, `:body` | TEXT, as it was sent |
+//! | base64 | BLOB |
+//! | id, key, header | TEXT, refused when not UTF-8 |
+//! | null, missing and optional | NULL |
+
+use super::classify::{code_of, is_general, kind_of};
+use super::connect::{Guard, Mode};
+use super::store::Tx;
+use crate::effect::{BindError, CompiledEffect, ExpectRows, MessageView, Param, Value};
+use handstamp_core::{
+    BatchError, BatchHandler, FailureClass, Fault, HandlerError, Message, StoreError, StoreErrorKind,
+};
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{CachedStatement, Connection, ToSql};
+use std::sync::Arc;
+
+/// Declared effects, run in order for each message, inside the transaction of its claim.
+#[derive(Debug, Clone)]
+pub struct SqlEffects {
+    effects: Arc<[Effect]>,
+}
+
+#[derive(Debug)]
+struct Effect {
+    compiled: CompiledEffect,
+    sql: String,
+}
+
+impl SqlEffects {
+    /// Effects in the order they run.
+    #[must_use]
+    pub fn new(effects: Vec<CompiledEffect>) -> Self {
+        let effects = effects
+            .into_iter()
+            .map(|compiled| Effect { sql: compiled.statement.render_sqlite(), compiled })
+            .collect();
+        Self { effects }
+    }
+
+    /// Prepares each effect and runs none.
+    pub(crate) fn check(&self, connection: &Connection, guard: &Arc<Guard>) -> Result<(), StoreError> {
+        let _mode = EffectMode::enter(guard);
+        for (at, effect) in self.effects.iter().enumerate() {
+            effect.prepare(connection).map_err(|fault| {
+                let kind = fault.prepare_kind();
+                StoreError::new(kind, format!("effect {}: {fault}", at + 1)).with_source(fault)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn run(&self, tx: &Tx, batch: &[Message]) -> Result<(), EffectFailure> {
+        let _mode = EffectMode::enter(tx.guard());
+        let connection: &Connection = tx;
+        let mut statements = Vec::with_capacity(self.effects.len());
+        for (at, effect) in self.effects.iter().enumerate() {
+            let prepared = effect.prepare(connection);
+            statements.push(prepared.map_err(|fault| EffectFailure::new(at, 0, batch.first(), fault))?);
+        }
+        for (index, message) in batch.iter().enumerate() {
+            let view = MessageView::new(message);
+            for (at, (effect, statement)) in self.effects.iter().zip(&mut statements).enumerate() {
+                tx.guard().statement_begins();
+                effect
+                    .run(connection, statement, &view)
+                    .map_err(|fault| EffectFailure::new(at, index, Some(message), fault))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BatchHandler<Tx> for SqlEffects {
+    async fn handle_batch(&self, tx: &mut Tx, batch: &[Message]) -> Result<(), BatchError> {
+        self.run(tx, batch).map_err(EffectFailure::into_batch_error)
+    }
+}
+
+/// Only rows of the user's tables may be touched while this lives.
+struct EffectMode<'a>(&'a Guard);
+
+impl<'a> EffectMode<'a> {
+    fn enter(guard: &'a Guard) -> Self {
+        guard.set_mode(Mode::Effect);
+        Self(guard)
+    }
+}
+
+impl Drop for EffectMode<'_> {
+    fn drop(&mut self) {
+        self.0.set_mode(Mode::Handler);
+    }
+}
+
+impl Effect {
+    fn prepare<'c>(&self, connection: &'c Connection) -> Result<CachedStatement<'c>, EffectFault> {
+        let statement = connection.prepare_cached(&self.sql).map_err(EffectFault::Prepare)?;
+        let wanted = self.compiled.bindings.params().len();
+        if statement.parameter_count() != wanted {
+            return Err(EffectFault::Parameters { wanted, found: statement.parameter_count() });
+        }
+        Ok(statement)
+    }
+
+    fn run(
+        &self,
+        connection: &Connection,
+        statement: &mut CachedStatement<'_>,
+        view: &MessageView<'_>,
+    ) -> Result<(), EffectFault> {
+        let values = self.compiled.bindings.resolve(view)?;
+        for (at, (param, value)) in self.compiled.bindings.params().iter().zip(&values).enumerate() {
+            let bound = bind(param, value)?;
+            statement.raw_bind_parameter(at + 1, bound).map_err(EffectFault::Run)?;
+        }
+        let rows = execute(connection, statement).map_err(|error| self.told(connection, error))?;
+        match self.compiled.expect_rows {
+            Some(expected) if !expected.allows(rows) => Err(EffectFault::Rows { expected, found: rows }),
+            _ => Ok(()),
+        }
+    }
+
+    /// A general error may mean that a table went away: then the statement cannot be prepared any more.
+    fn told(&self, connection: &Connection, error: rusqlite::Error) -> EffectFault {
+        if is_general(&error)
+            && let Err(again) = connection.prepare(&self.sql)
+        {
+            return EffectFault::Prepare(again);
+        }
+        EffectFault::Run(error)
+    }
+}
+
+/// Runs to the end; the number of rows changed, or read by a statement that changes none.
+fn execute(connection: &Connection, statement: &mut CachedStatement<'_>) -> rusqlite::Result<u64> {
+    let reads = statement.readonly();
+    if statement.column_count() == 0 {
+        return statement.raw_execute().map(|rows| rows as u64);
+    }
+    let mut read = 0;
+    let mut rows = statement.raw_query();
+    while rows.next()?.is_some() {
+        read += 1;
+    }
+    drop(rows);
+    Ok(if reads { read } else { connection.changes() })
+}
+
+/// A value as SQLite takes it.
+enum BoundValue<'a> {
+    Null,
+    Integer(i64),
+    Real(f64),
+    Text(&'a str),
+    Blob(&'a [u8]),
+}
+
+impl ToSql for BoundValue<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Null => ValueRef::Null,
+            Self::Integer(number) => ValueRef::Integer(*number),
+            Self::Real(number) => ValueRef::Real(*number),
+            Self::Text(text) => ValueRef::Text(text.as_bytes()),
+            Self::Blob(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}
+
+fn bind<'a>(param: &Param, value: &'a Value<'a>) -> Result<BoundValue<'a>, BindError> {
+    let refuse = |type_name: &str, why: &str| BindError::mismatch(&param.name, type_name, value, why);
+    Ok(match value {
+        Value::Null => BoundValue::Null,
+        Value::Bool(truth) => BoundValue::Integer(i64::from(*truth)),
+        Value::Number(token) => number(token).ok_or_else(|| {
+            refuse("INTEGER or REAL", "digits would be lost; bind the token with as = \"text\"")
+        })?,
+        Value::Text(text) if text.contains('\0') => return Err(refuse("TEXT", "it contains NUL")),
+        Value::Text(text) => BoundValue::Text(text),
+        Value::Json(raw) => BoundValue::Text(raw),
+        Value::Bytes(bytes) => BoundValue::Blob(bytes),
+        Value::Opaque(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) if text.contains('\0') => return Err(refuse("TEXT", "it contains NUL")),
+            Ok(text) => BoundValue::Text(text),
+            Err(_) => return Err(refuse("TEXT", "it is not UTF-8")),
+        },
+        Value::Int(number) | Value::Timestamp(number) => BoundValue::Integer(*number),
+    })
+}
+
+/// A number that loses nothing: INTEGER, or REAL when the token is the shortest text of that REAL, plain
+/// or with an exponent.
+fn number(token: &str) -> Option<BoundValue<'static>> {
+    if let Ok(integer) = token.parse::<i64>() {
+        return Some(BoundValue::Integer(integer));
+    }
+    let real: f64 = token.parse().ok()?;
+    if !real.is_finite() {
+        return None;
+    }
+    let plain = token.to_ascii_lowercase().replace("e+", "e");
+    // `{}` is always plain; `{:?}` is what JSON writers print, with an exponent where that is shorter.
+    let shortest = plain == format!("{real}") || plain == format!("{real:?}");
+    shortest.then_some(BoundValue::Real(real))
+}
+
+/// What went wrong in one effect.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EffectFault {
+    /// A value is missing or does not fit.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// Another number of rows than declared.
+    #[error("{found} rows were touched, expected {expected}")]
+    Rows {
+        /// As declared.
+        expected: ExpectRows,
+        /// As happened.
+        found: u64,
+    },
+    /// The statement does not fit the tables, or touches what an effect may not.
+    #[error("the statement cannot be prepared")]
+    Prepare(#[source] rusqlite::Error),
+    /// SQLite sees other parameters than were declared.
+    #[error("SQLite sees {found} parameters where {wanted} are declared: write parameters as :name only")]
+    Parameters {
+        /// As declared.
+        wanted: usize,
+        /// As SQLite counts.
+        found: usize,
+    },
+    /// The statement failed.
+    #[error("the statement failed")]
+    Run(#[source] rusqlite::Error),
+}
+
+impl EffectFault {
+    /// What a statement that cannot be prepared means.
+    fn prepare_kind(&self) -> StoreErrorKind {
+        match self {
+            Self::Prepare(error) => match kind_of(error) {
+                // The general code while preparing: no such table or column, or bad syntax.
+                Some(StoreErrorKind::Statement) if is_general(error) => StoreErrorKind::SchemaMismatch,
+                Some(StoreErrorKind::Statement) | None => StoreErrorKind::Config,
+                Some(kind) => kind,
+            },
+            _ => StoreErrorKind::Config,
+        }
+    }
+
+    fn class(&self) -> FailureClass {
+        match self {
+            Self::Bind(_) => FailureClass::Binding,
+            Self::Rows { .. } => FailureClass::Rows,
+            Self::Prepare(_) | Self::Parameters { .. } | Self::Run(_) => FailureClass::Sql,
+        }
+    }
+}
+
+/// An effect that failed: which effect, which message, why.
+#[derive(Debug, thiserror::Error)]
+#[error("effect {effect}, message {index} of the batch ({message}), {class}{code}", code = shown_code(.source), class = .source.class().as_str())]
+pub struct EffectFailure {
+    /// The effect's number, from 1.
+    pub effect: usize,
+    /// The message's index in the batch, from 0.
+    pub index: usize,
+    /// The message's id and place.
+    pub message: String,
+    /// Why.
+    pub source: EffectFault,
+}
+
+fn shown_code(fault: &EffectFault) -> String {
+    match fault {
+        EffectFault::Prepare(error) | EffectFault::Run(error) => {
+            code_of(error).map_or(String::new(), |code| format!(", SQLite code {code}"))
+        }
+        _ => String::new(),
+    }
+}
+
+impl EffectFailure {
+    fn new(effect: usize, index: usize, message: Option<&Message>, source: EffectFault) -> Self {
+        let message = message.map_or(String::new(), |m| format!("{} from {}", m.id(), m.origin()));
+        Self { effect: effect + 1, index, message, source }
+    }
+
+    /// What the database says of it; `None` for a fault that no database made.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        match &self.source {
+            EffectFault::Bind(_) | EffectFault::Rows { .. } => None,
+            EffectFault::Prepare(error) => {
+                Some(Fault { kind: self.source.prepare_kind(), code: code_of(error) })
+            }
+            EffectFault::Parameters { .. } => Some(Fault { kind: StoreErrorKind::Config, code: None }),
+            EffectFault::Run(error) => {
+                let kind = kind_of(error).unwrap_or(StoreErrorKind::Statement);
+                Some(Fault { kind, code: code_of(error) })
+            }
+        }
+    }
+
+    fn into_batch_error(self) -> BatchError {
+        let culprit = Some(self.index);
+        let class = self.source.class();
+        let error = match &self.source {
+            // Another try would bind the same bytes.
+            EffectFault::Bind(_) => HandlerError::reject(self),
+            _ => HandlerError::from(self),
+        };
+        BatchError { culprit, error: error.with_class(class) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn numbers_lose_nothing() {
+        for (token, integer) in [("0", 0), ("-0", 0), ("1000", 1000), ("9223372036854775807", i64::MAX)] {
+            assert!(matches!(number(token), Some(BoundValue::Integer(n)) if n == integer), "{token}");
+        }
+        for (token, real) in [
+            ("0.1", 0.1),
+            ("-1.5", -1.5),
+            ("1.0", 1.0),
+            ("1e16", 1e16),
+            ("1E+16", 1e16),
+            ("1e-7", 1e-7),
+            ("0.0000001", 1e-7),
+            ("1.7976931348623157e308", f64::MAX),
+        ] {
+            assert!(matches!(number(token), Some(BoundValue::Real(n)) if n == real), "{token}");
+        }
+        for token in [
+            "1.50",
+            "1e3",
+            "0.30000000000000000001",
+            "9223372036854775809",
+            "1e400",
+            "123456789012345678.5",
+            "1.00",
+        ] {
+            assert!(number(token).is_none(), "{token}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_real_is_bound_from_its_shortest_form(real in proptest::num::f64::NORMAL) {
+            for token in [format!("{real}"), format!("{real:?}")] {
+                let kept = match number(&token) {
+                    Some(BoundValue::Real(kept)) => kept,
+                    Some(BoundValue::Integer(kept)) => kept.to_string().parse().unwrap(),
+                    _ => f64::NAN,
+                };
+                prop_assert_eq!(kept, real, "{}", token);
+            }
+        }
+    }
+}

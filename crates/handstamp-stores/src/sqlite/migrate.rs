@@ -1,0 +1,282 @@
+//! Our tables and the user's own: numbered SQL files, each run once and known again by its checksum.
+//!
+//! Authoritative: `handstamp_migrations` and `handstamp_setup` in the file. Everything runs in one
+//! transaction that holds the write lock, so many processes may start at once and a failing schema file
+//! leaves nothing behind.
+
+use super::classify::store_error;
+use super::config::Setup;
+use super::connect::{Guard, Mode};
+use handstamp_core::{StoreError, StoreErrorKind};
+use rusqlite::{Connection, OptionalExtension};
+
+/// One numbered file.
+struct Migration {
+    number: i64,
+    name: &'static str,
+    sql: &'static str,
+}
+
+const MIGRATIONS: [Migration; 1] =
+    [Migration { number: 1, name: "0001_inbox.sql", sql: include_str!("migrations/0001_inbox.sql") }];
+
+/// The newest schema this program makes.
+const NEWEST: i64 = 1;
+
+/// Where migrations are remembered.
+const MEMORY: &str = "CREATE TABLE IF NOT EXISTS handstamp_migrations (
+    number   INTEGER PRIMARY KEY,
+    name     TEXT    NOT NULL,
+    checksum BLOB    NOT NULL,
+    run_at   INTEGER NOT NULL DEFAULT (unixepoch())
+) STRICT;
+";
+
+/// What a migration did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Migrated {
+    /// Files that ran now, in order; empty when everything was there.
+    pub ran: Vec<String>,
+}
+
+/// Makes our tables in a database, or finds them (idempotent, safe from many processes at once).
+///
+/// # Errors
+/// `Conflict` when another connection holds the lock for longer than the connection's busy timeout;
+/// `NotMigrated` when the tables were made by a newer version or changed by hand; `Config` inside an open
+/// transaction; `Unavailable`.
+pub fn migrate(connection: &Connection) -> Result<Migrated, StoreError> {
+    migrate_all(connection, None, None)
+}
+
+/// The SQL that [`migrate`] runs, for people who run it themselves.
+#[must_use]
+pub fn show_sql() -> String {
+    let mut out = format!("BEGIN IMMEDIATE;\n\n{MEMORY}");
+    for migration in &MIGRATIONS {
+        let checksum = checksum(migration.sql);
+        let hex: String = checksum.iter().map(|byte| format!("{byte:02x}")).collect();
+        out.push_str(&format!(
+            "\n{}\nINSERT INTO handstamp_migrations (number, name, checksum) VALUES ({}, '{}', x'{hex}');\n",
+            migration.sql, migration.number, migration.name
+        ));
+    }
+    out.push_str("\nCOMMIT;\n");
+    out
+}
+
+/// Our tables and the user's setup, in one transaction.
+pub(crate) fn migrate_all(
+    connection: &Connection,
+    setup: Option<&Setup>,
+    guard: Option<&Guard>,
+) -> Result<Migrated, StoreError> {
+    if !connection.is_autocommit() {
+        return Err(StoreError::new(
+            StoreErrorKind::Config,
+            "migrate needs a connection outside of a transaction",
+        ));
+    }
+    let failed = |e| store_error("migrating", e);
+    connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
+    let done = run_all(connection, setup, guard)
+        .and_then(|migrated| connection.execute_batch("COMMIT").map(|()| migrated).map_err(failed));
+    if done.is_err() && !connection.is_autocommit() {
+        // The first error is the one to tell; a rollback that fails closes with the connection.
+        let _ = connection.execute_batch("ROLLBACK");
+    }
+    done
+}
+
+fn run_all(
+    connection: &Connection,
+    setup: Option<&Setup>,
+    guard: Option<&Guard>,
+) -> Result<Migrated, StoreError> {
+    let failed = |e| store_error("migrating", e);
+    connection.execute_batch(MEMORY).map_err(failed)?;
+    let newest = newest_run(connection)?;
+    refuse_newer(newest)?;
+    let mut migrated = Migrated::default();
+    for migration in &MIGRATIONS {
+        if checksum_of(connection, migration)? {
+            continue;
+        }
+        let doing = |e| store_error(&format!("running {}", migration.name), e);
+        connection.execute_batch(migration.sql).map_err(doing)?;
+        let remember = "INSERT INTO handstamp_migrations (number, name, checksum) VALUES (?1, ?2, ?3)";
+        let values = (migration.number, migration.name, checksum(migration.sql));
+        connection.execute(remember, values).map_err(doing)?;
+        migrated.ran.push(migration.name.to_owned());
+    }
+    if let Some(setup) = setup
+        && !setup_has_run(connection, setup)?
+    {
+        run_setup(connection, setup, guard)?;
+        migrated.ran.push(setup.name.clone());
+    }
+    Ok(migrated)
+}
+
+/// Runs the user's file with transaction control and our own tables refused.
+fn run_setup(connection: &Connection, setup: &Setup, guard: Option<&Guard>) -> Result<(), StoreError> {
+    if let Some(guard) = guard {
+        guard.clear();
+        guard.set_mode(Mode::Setup);
+    }
+    let ran = connection.execute_batch(&setup.sql);
+    let controlled = guard.is_some_and(Guard::tried_to_end) || connection.is_autocommit();
+    if let Some(guard) = guard {
+        guard.set_mode(Mode::Own);
+        guard.clear();
+    }
+    let failed = |what: String| StoreError::new(StoreErrorKind::Config, what);
+    match ran {
+        Err(error) if controlled => Err(failed(format!(
+            "the setup file {} contains BEGIN, COMMIT or ROLLBACK: remove them, it runs in one transaction",
+            setup.name
+        ))
+        .with_source(error)),
+        Err(error) => {
+            let kind = store_error("", rusqlite::Error::QueryReturnedNoRows).kind;
+            let found = super::classify::kind_of(&error).unwrap_or(kind);
+            let kind = match found {
+                StoreErrorKind::Unavailable | StoreErrorKind::Conflict => found,
+                _ => StoreErrorKind::Config,
+            };
+            Err(StoreError::new(
+                kind,
+                format!("the setup file {} failed; nothing of it was kept", setup.name),
+            )
+            .with_source(error))
+        }
+        Ok(()) if controlled => Err(failed(format!("the setup file {} ended its transaction", setup.name))),
+        Ok(()) => {
+            let remember = "INSERT INTO handstamp_setup (name, checksum) VALUES (?1, ?2)";
+            connection
+                .execute(remember, (&setup.name, checksum(&setup.sql)))
+                .map(|_| ())
+                .map_err(|e| store_error("remembering the setup file", e))
+        }
+    }
+}
+
+/// True when the user's file has run; an error when it has changed since.
+fn setup_has_run(connection: &Connection, setup: &Setup) -> Result<bool, StoreError> {
+    let found: Option<Vec<u8>> = connection
+        .query_row("SELECT checksum FROM handstamp_setup WHERE name = ?1", [&setup.name], |row| row.get(0))
+        .optional()
+        .map_err(|e| store_error("reading handstamp_setup", e))?;
+    match found {
+        None => Ok(false),
+        Some(known) if known == checksum(&setup.sql) => Ok(true),
+        Some(_) => Err(StoreError::new(
+            StoreErrorKind::Config,
+            format!(
+                "the setup file {} has changed since it ran: put it back and write the change as a new file, or apply it by hand",
+                setup.name
+            ),
+        )),
+    }
+}
+
+/// Refuses a database that `run` cannot use, without changing it.
+pub(crate) fn check(connection: &Connection, setup: Option<&Setup>) -> Result<(), StoreError> {
+    if !has_table(connection, "handstamp_migrations")? {
+        return Err(not_migrated("the file has no tables of Handstamp"));
+    }
+    let newest = newest_run(connection)?;
+    refuse_newer(newest)?;
+    for migration in &MIGRATIONS {
+        if !checksum_of(connection, migration)? {
+            return Err(not_migrated(&format!("{} has not run", migration.name)));
+        }
+    }
+    match setup {
+        Some(setup) if !setup_has_run(connection, setup)? => {
+            Err(not_migrated(&format!("the setup file {} has not run", setup.name)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// True when the database holds no table at all: a new file.
+pub(crate) fn is_empty(connection: &Connection) -> Result<bool, StoreError> {
+    connection
+        .query_row("SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema)", [], |row| row.get(0))
+        .map_err(|e| store_error("reading the file", e))
+}
+
+/// An error of one of our own statements: missing tables are told apart.
+pub(crate) fn own_error(connection: &Connection, doing: &str, error: rusqlite::Error) -> StoreError {
+    let told = super::classify::is_general(&error);
+    if told && matches!(has_table(connection, "handstamp_migrations"), Ok(false)) {
+        return not_migrated("the file has no tables of Handstamp").with_source(error);
+    }
+    let mut error = store_error(doing, error);
+    if error.kind == StoreErrorKind::Statement {
+        // Never a message's own failure: our statements hold nothing of its body but bytes.
+        error.kind = StoreErrorKind::SchemaMismatch;
+    }
+    error
+}
+
+fn not_migrated(what: &str) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::NotMigrated,
+        format!("{what}: run `handstamp migrate` with the pipeline's file"),
+    )
+}
+
+fn has_table(connection: &Connection, name: &str) -> Result<bool, StoreError> {
+    connection
+        .query_row(
+            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1)",
+            [name],
+            |row| row.get(0),
+        )
+        .map_err(|e| store_error("reading the schema", e))
+}
+
+fn newest_run(connection: &Connection) -> Result<i64, StoreError> {
+    connection
+        .query_row("SELECT coalesce(max(number), 0) FROM handstamp_migrations", [], |row| row.get(0))
+        .map_err(|e| store_error("reading handstamp_migrations", e))
+}
+
+/// One version ahead is fine (rolling deploys); more is not.
+fn refuse_newer(newest: i64) -> Result<(), StoreError> {
+    if newest > NEWEST + 1 {
+        let text = format!(
+            "the file's tables are of version {newest}, this program knows {NEWEST} and {}: use a newer program",
+            NEWEST + 1
+        );
+        return Err(StoreError::new(StoreErrorKind::NotMigrated, text));
+    }
+    Ok(())
+}
+
+/// True when a migration has run; an error when it was another file.
+fn checksum_of(connection: &Connection, migration: &Migration) -> Result<bool, StoreError> {
+    let found: Option<Vec<u8>> = connection
+        .query_row("SELECT checksum FROM handstamp_migrations WHERE number = ?1", [migration.number], |row| {
+            row.get(0)
+        })
+        .optional()
+        .map_err(|e| store_error("reading handstamp_migrations", e))?;
+    match found {
+        None => Ok(false),
+        Some(known) if known == checksum(migration.sql) => Ok(true),
+        Some(_) => {
+            let text = format!(
+                "{} ran with another content: the tables are not those of this program",
+                migration.name
+            );
+            Err(StoreError::new(StoreErrorKind::NotMigrated, text))
+        }
+    }
+}
+
+fn checksum(sql: &str) -> [u8; 32] {
+    *blake3::hash(sql.as_bytes()).as_bytes()
+}

@@ -1,0 +1,416 @@
+//! The store: one write connection in a slot, transactions that own it, and the guard at their end.
+//!
+//! ```text
+//!  idle ──begin──► Tx ──commit / rollback──► idle
+//!                  ├──── abandon ──────────► closed (the next begin opens another)
+//!                  └──── dropped ──────────► closed; SQLite rolls back
+//! ```
+//!
+//! SQLite has no queue for its write lock. A process that met a busy lock pauses for a millisecond
+//! before each of its next transactions for a while, so that the others get their turn.
+
+use super::classify::{code_of, fault_of, find, is_busy, kind_of, store_error};
+use super::config::SqliteOptions;
+use super::connect::{FileIdentity, Guard, Mode, Opened, open, open_reader};
+use super::effect::{EffectFailure, SqlEffects};
+use super::migrate::{self, Migrated};
+use super::{failure, inbox};
+use crate::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
+use handstamp_core::{
+    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, FailureClass, Fault, Fingerprint, MessageId,
+    Recorded, Store, StoreCapabilities, StoreError, StoreErrorKind,
+};
+use rusqlite::Connection;
+use std::error::Error;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// For how long a process that met a busy lock leaves room for others.
+const YIELD_FOR: Duration = Duration::from_secs(1);
+/// The room it leaves before a transaction.
+const YIELD: Duration = Duration::from_millis(1);
+
+/// A store in one SQLite file.
+#[derive(Debug)]
+pub struct SqliteStore {
+    slot: Arc<Slot>,
+}
+
+/// The one write connection.
+#[derive(Debug)]
+struct Slot {
+    options: SqliteOptions,
+    turns: Arc<Semaphore>,
+    idle: Mutex<Option<Opened>>,
+    yield_until: Mutex<Option<Instant>>,
+}
+
+impl Slot {
+    fn take(&self) -> Option<Opened> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn put(&self, opened: Opened) {
+        *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(opened);
+    }
+
+    fn met_busy(&self) {
+        let until = Instant::now() + YIELD_FOR;
+        *self.yield_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+    }
+
+    fn yields(&self) -> bool {
+        let until = *self.yield_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+/// A connection taken out of the slot; dropping it closes it.
+#[derive(Debug)]
+struct Held {
+    opened: Opened,
+    slot: Arc<Slot>,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Held {
+    /// Back into the slot, when no transaction is open on it.
+    fn give_back(self) {
+        self.opened.guard.set_mode(Mode::Own);
+        self.opened.guard.clear();
+        if self.opened.connection.is_autocommit() {
+            self.slot.put(self.opened);
+        }
+    }
+
+    /// Rolls back what is open, then back into the slot; a connection that cannot is closed.
+    fn roll_back(self) -> Result<(), StoreError> {
+        self.opened.guard.set_mode(Mode::Own);
+        if !self.opened.connection.is_autocommit() {
+            let rolled_back = self.opened.connection.execute_batch("ROLLBACK");
+            rolled_back.map_err(|e| store_error("rolling back", e))?;
+        }
+        self.give_back();
+        Ok(())
+    }
+}
+
+/// An open transaction that holds the write lock. Dereferences to the connection for reading and writing;
+/// only the engine ends it. Dropped, it closes its connection and SQLite rolls back.
+#[derive(Debug)]
+pub struct Tx {
+    held: Held,
+    /// The stored ids that this transaction claimed, sorted.
+    first: Vec<Vec<u8>>,
+}
+
+impl Tx {
+    pub(crate) fn guard(&self) -> &Arc<Guard> {
+        &self.held.opened.guard
+    }
+}
+
+impl Deref for Tx {
+    type Target = Connection;
+
+    /// Each use starts the time limit of a statement.
+    fn deref(&self) -> &Connection {
+        self.held.opened.guard.statement_begins();
+        &self.held.opened.connection
+    }
+}
+
+impl SqliteStore {
+    /// Opens the file (makes it when it is missing) and checks its tables. A file without any table is
+    /// migrated at once, the setup file included, unless `migrate_new` is off.
+    ///
+    /// # Errors
+    /// `NotMigrated` with what to type, `Config` (not a database, a folder, a changed setup file),
+    /// `Unavailable`, `Conflict`.
+    pub async fn open(options: SqliteOptions) -> Result<Self, StoreError> {
+        let store = Self::over(options);
+        let held = store.take_turn(true).await?;
+        let connection = &held.opened.connection;
+        if store.slot.options.migrate_new && migrate::is_empty(connection)? {
+            store.migrate_held(&held)?;
+        }
+        migrate::check(connection, store.slot.options.setup.as_ref())?;
+        held.give_back();
+        Ok(store)
+    }
+
+    /// Makes our tables and runs the setup file; makes the file when it is missing (idempotent, safe from
+    /// many processes at once).
+    ///
+    /// # Errors
+    /// `Config` for a setup file that fails or has changed, `NotMigrated` for tables of a newer program,
+    /// `Unavailable`, `Conflict`.
+    pub async fn migrate(options: SqliteOptions) -> Result<Migrated, StoreError> {
+        let store = Self::over(options);
+        let held = store.take_turn(true).await?;
+        let migrated = store.migrate_held(&held)?;
+        held.give_back();
+        Ok(migrated)
+    }
+
+    fn over(options: SqliteOptions) -> Self {
+        let turns = Arc::new(Semaphore::new(1));
+        let slot = Slot { options, turns, idle: Mutex::new(None), yield_until: Mutex::new(None) };
+        Self { slot: Arc::new(slot) }
+    }
+
+    /// Waits for other processes in SQLite itself: this happens before the first message.
+    fn migrate_held(&self, held: &Held) -> Result<Migrated, StoreError> {
+        let failed = |e| store_error("migrating", e);
+        let connection = &held.opened.connection;
+        connection.busy_timeout(self.slot.options.lock_timeout).map_err(failed)?;
+        let migrated =
+            migrate::migrate_all(connection, self.slot.options.setup.as_ref(), Some(&held.opened.guard));
+        connection.busy_timeout(Duration::from_millis(10)).map_err(failed)?;
+        migrated
+    }
+
+    /// Checks declared effects against the tables: each is prepared, none is run.
+    ///
+    /// # Errors
+    /// `Config` for a statement that is refused, `SchemaMismatch` for one that does not fit the tables,
+    /// each naming its effect; `Unavailable`.
+    #[expect(clippy::unused_async, reason = "the stores look the same; another database waits here")]
+    pub async fn check_effects(&self, effects: &SqlEffects) -> Result<(), StoreError> {
+        let opened = open_reader(&self.slot.options)?;
+        effects.check(&opened.connection, &opened.guard)
+    }
+
+    /// What the inbox knows of an id.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotMigrated`.
+    #[expect(clippy::unused_async, reason = "the stores look the same; another database waits here")]
+    pub async fn inbox_get(
+        &self,
+        name: &ConsumerName,
+        id: &MessageId,
+    ) -> Result<Option<InboxRow>, StoreError> {
+        failure::inbox_get(&open_reader(&self.slot.options)?.connection, name, id)
+    }
+
+    /// A page of a consumer's dead letters, oldest first.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotMigrated`.
+    #[expect(clippy::unused_async, reason = "the stores look the same; another database waits here")]
+    pub async fn dead_letters(
+        &self,
+        name: &ConsumerName,
+        class: Option<FailureClass>,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetterSummary>, StoreError> {
+        failure::dead_letters(&open_reader(&self.slot.options)?.connection, name, class, after, limit)
+    }
+
+    /// One dead letter, whole.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotMigrated`.
+    #[expect(clippy::unused_async, reason = "the stores look the same; another database waits here")]
+    pub async fn dead_letter(
+        &self,
+        name: &ConsumerName,
+        key: &DeadLetterKey,
+    ) -> Result<Option<DeadLetterRow>, StoreError> {
+        failure::dead_letter(&open_reader(&self.slot.options)?.connection, name, key)
+    }
+
+    /// The slot's connection, when no other transaction of this process has it.
+    async fn take_turn(&self, create: bool) -> Result<Held, StoreError> {
+        let turn = Arc::clone(&self.slot.turns).acquire_owned();
+        let turn = match tokio::time::timeout(self.slot.options.lock_timeout, turn).await {
+            Ok(Ok(turn)) => turn,
+            Ok(Err(_)) => return Err(StoreError::new(StoreErrorKind::Unavailable, "the store is closed")),
+            Err(_) => return Err(waited_too_long(&self.slot.options, "another transaction of this process")),
+        };
+        let here = FileIdentity::of(&self.slot.options.path);
+        let opened = match self.slot.take() {
+            // A file that was removed or replaced would take commits and lose them.
+            Some(opened) if opened.file == here => opened,
+            Some(gone) => {
+                drop(gone);
+                open(&self.slot.options, create)?
+            }
+            None => open(&self.slot.options, create)?,
+        };
+        Ok(Held { opened, slot: Arc::clone(&self.slot), _turn: turn })
+    }
+
+    /// BEGIN IMMEDIATE, with short tries so that the thread goes on.
+    async fn lock(&self) -> Result<Held, StoreError> {
+        if self.slot.yields() {
+            tokio::time::sleep(YIELD).await;
+        }
+        let held = self.take_turn(false).await?;
+        let deadline = Instant::now() + self.slot.options.lock_timeout;
+        let mut tries = 0_u64;
+        loop {
+            match held.opened.connection.execute_batch("BEGIN IMMEDIATE") {
+                Ok(()) => return Ok(held),
+                Err(error) if is_busy(&error) => {
+                    self.slot.met_busy();
+                    if Instant::now() >= deadline {
+                        held.give_back();
+                        return Err(waited_too_long(&self.slot.options, "another process").with_source(error));
+                    }
+                }
+                Err(error) => return Err(migrate::own_error(&held.opened.connection, "beginning", error)),
+            }
+            tries += 1;
+            let jitter = RandomState::new().hash_one(tries) % 4;
+            tokio::time::sleep(Duration::from_millis(1 + jitter)).await;
+        }
+    }
+}
+
+fn waited_too_long(options: &SqliteOptions, who: &str) -> StoreError {
+    let text =
+        format!("{who} held the write lock of {} for {:?}", options.path.display(), options.lock_timeout);
+    StoreError::new(StoreErrorKind::Conflict, text)
+}
+
+impl Store for SqliteStore {
+    type Tx = Tx;
+
+    fn capabilities(&self) -> StoreCapabilities {
+        StoreCapabilities { writers_max: Some(1) }
+    }
+
+    async fn register(
+        &self,
+        name: &ConsumerName,
+        fingerprint: &Fingerprint,
+        adopt: bool,
+    ) -> Result<ConsumerKey, StoreError> {
+        let held = self.lock().await?;
+        match inbox::register(&held.opened.connection, name, fingerprint, adopt) {
+            Ok(key) => {
+                let tx = Tx { held, first: Vec::new() };
+                end(tx).map(|()| key)
+            }
+            Err(error) => {
+                let _ = held.roll_back();
+                Err(error)
+            }
+        }
+    }
+
+    async fn begin(
+        &self,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+    ) -> Result<(Self::Tx, Vec<Claim>), StoreError> {
+        let held = self.lock().await?;
+        // Nothing below waits: a future dropped above holds no open transaction.
+        match inbox::claim_batch(&held.opened.connection, consumer, ids) {
+            Ok(claimed) => {
+                held.opened.guard.clear();
+                held.opened.guard.set_mode(Mode::Handler);
+                Ok((Tx { held, first: claimed.first }, claimed.claims))
+            }
+            Err(error) => {
+                let _ = held.roll_back();
+                Err(error)
+            }
+        }
+    }
+
+    async fn record(
+        &self,
+        tx: &mut Self::Tx,
+        consumer: &ConsumerKey,
+        rows: &[DeadLetter],
+    ) -> Result<Vec<Recorded>, StoreError> {
+        let opened = &tx.held.opened;
+        if opened.connection.is_autocommit() {
+            return Err(swallowed());
+        }
+        opened.guard.set_mode(Mode::Own);
+        let recorded = failure::record(&opened.connection, consumer, rows, &tx.first);
+        opened.guard.set_mode(Mode::Handler);
+        recorded
+    }
+
+    async fn commit(&self, tx: Self::Tx) -> Result<(), StoreError> {
+        end(tx)
+    }
+
+    async fn rollback(&self, tx: Self::Tx) -> Result<(), StoreError> {
+        tx.held.roll_back()
+    }
+
+    async fn abandon(&self, tx: Self::Tx) {
+        let Tx { held, .. } = tx;
+        held.opened.guard.set_mode(Mode::Own);
+        if !held.opened.connection.is_autocommit() {
+            // Closing rolls back as well; this frees the lock even if closing is late.
+            let _ = held.opened.connection.execute_batch("ROLLBACK");
+        }
+    }
+
+    fn classify(&self, tx: &Self::Tx, error: &(dyn Error + 'static)) -> Option<Fault> {
+        if let Some(failure) = find::<EffectFailure>(error) {
+            return failure.fault();
+        }
+        let fault = fault_of(error)?;
+        if tx.guard().tried_to_end() {
+            return Some(Fault { kind: StoreErrorKind::TransactionEnded, ..fault });
+        }
+        Some(fault)
+    }
+}
+
+fn swallowed() -> StoreError {
+    let text = "SQLite had rolled the transaction back after an error (a full disk, an interrupted statement) that the handler did not return";
+    StoreError::new(StoreErrorKind::Swallowed, text)
+}
+
+/// The guard, then COMMIT.
+fn end(tx: Tx) -> Result<(), StoreError> {
+    let Tx { held, .. } = tx;
+    if held.opened.guard.tried_to_end() {
+        let _ = held.roll_back();
+        let text = "a handler tried to begin or end a transaction: nothing of it was committed; remove BEGIN, COMMIT and ROLLBACK from it (SAVEPOINT is allowed)";
+        return Err(StoreError::new(StoreErrorKind::TransactionEnded, text));
+    }
+    if held.opened.connection.is_autocommit() {
+        held.give_back();
+        return Err(swallowed());
+    }
+    held.opened.guard.set_mode(Mode::Own);
+    let Err(error) = held.opened.connection.execute_batch("COMMIT") else {
+        held.give_back();
+        return Ok(());
+    };
+    let code = code_of(&error).unwrap_or_default();
+    match kind_of(&error) {
+        Some(StoreErrorKind::Conflict) => {
+            let _ = held.roll_back();
+            Err(store_error("committing", error))
+        }
+        // A deferred foreign key: the transaction is still open.
+        Some(StoreErrorKind::Statement) if !held.opened.connection.is_autocommit() => {
+            let _ = held.roll_back();
+            let text =
+                format!("the commit was refused (SQLite code {code}): a deferred constraint does not hold");
+            Err(StoreError::new(StoreErrorKind::Statement, text).with_source(error))
+        }
+        // The connection is closed: what the file holds is found out by running the batch again.
+        _ => {
+            let text = format!(
+                "the commit failed (SQLite code {code}); its outcome is unknown, the batch runs again"
+            );
+            Err(StoreError::new(StoreErrorKind::Unavailable, text).with_source(error))
+        }
+    }
+}
