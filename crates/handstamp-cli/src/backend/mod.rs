@@ -1,0 +1,129 @@
+//! Turns the configuration into concrete parts: the only place that brings them together.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `source` | `[source]` → a source |
+//! | `kafka` | what the program asks of Kafka beside consuming |
+//! | `sqlite`, `postgres` | `[store]` → a store, its effects, and what operators ask of it |
+
+#[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+compile_error!("build the program with a store: the feature `sqlite` or `postgres`");
+#[cfg(not(any(feature = "file", feature = "kafka")))]
+compile_error!("build the program with a source: the feature `file` or `kafka`");
+
+#[cfg(feature = "kafka")]
+pub(crate) mod kafka;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+pub(crate) mod source;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
+
+use crate::config::Config;
+use crate::exit::CliError;
+use crate::findings::Findings;
+use handstamp_core::{BatchHandler, FailureClass, MessageId, Store, StoreError};
+use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
+
+/// What `migrate` did, for a person.
+pub(crate) type Steps = Vec<String>;
+
+/// A store with everything the program asks of it. One of each, chosen by `[store] type`.
+///
+/// Making one does not connect; each method says what it needs.
+pub(crate) trait Backend: Sized {
+    /// The store.
+    type Store: Store;
+    /// The declared effects.
+    type Effects: BatchHandler<<Self::Store as Store>::Tx>;
+
+    /// Where it is, without a secret.
+    fn place(&self) -> String;
+
+    /// Brings the tables up to date, runs the setup file once, grants rights.
+    async fn migrate(&self, config: &Config, grant_to: Option<&str>) -> Result<Steps, StoreError>;
+
+    /// The SQL that `migrate` runs on an empty database.
+    fn migration_sql(&self) -> String;
+
+    /// Opens the store and prepares the effects. An error of kind `Unavailable` may be tried again.
+    async fn open(&self, config: &Config) -> Result<(Self::Store, Self::Effects), StoreError>;
+
+    /// What is known of an id.
+    async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError>;
+
+    /// A page of dead letters, oldest first.
+    async fn dead_letters(
+        &self,
+        config: &Config,
+        class: Option<FailureClass>,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetterSummary>, StoreError>;
+
+    /// One dead letter.
+    async fn dead_letter(
+        &self,
+        config: &Config,
+        key: DeadLetterKey,
+    ) -> Result<Option<DeadLetterRow>, StoreError>;
+
+    /// Connectivity, schema, effects, dangerous settings; writes nothing. Answers whether the consumer's
+    /// name is known here, where that could be found out.
+    async fn check(&self, config: &Config, findings: &mut Findings) -> Option<bool>;
+}
+
+/// Runs an expression with the backend that `[store] type` names.
+macro_rules! with_backend {
+    ($config:expr, $backend:ident => $body:expr) => {
+        match &$config.store {
+            #[cfg(feature = "sqlite")]
+            $crate::config::StoreSection::Sqlite(section) => {
+                let $backend = $crate::backend::sqlite::Sqlite::new($config, section)?;
+                $body
+            }
+            #[cfg(not(feature = "sqlite"))]
+            $crate::config::StoreSection::Sqlite(_) => Err($crate::backend::built_without("store", "sqlite")),
+            #[cfg(feature = "postgres")]
+            $crate::config::StoreSection::Postgres(section) => {
+                let $backend = $crate::backend::postgres::Postgres::new($config, section)?;
+                $body
+            }
+            #[cfg(not(feature = "postgres"))]
+            $crate::config::StoreSection::Postgres(_) => {
+                Err($crate::backend::built_without("store", "postgres"))
+            }
+        }
+    };
+}
+pub(crate) use with_backend;
+
+/// A type that this build of the program does not have.
+#[cfg_attr(
+    all(feature = "kafka", feature = "file", feature = "postgres", feature = "sqlite"),
+    allow(dead_code, reason = "a full build has every type")
+)]
+pub(crate) fn built_without(section: &str, feature: &str) -> CliError {
+    CliError::usage(format!(
+        "[{section}] type = \"{feature}\" is not in this build of the program: it was built without the feature `{feature}`"
+    ))
+    .hint(format!("build it with `cargo build --release -p handstamp-cli --features {feature}`"))
+}
+
+/// The text of the setup file, if there is one, and the name it is recorded under.
+pub(crate) fn setup_file(config: &Config) -> Result<Option<(String, String)>, StoreError> {
+    let Some(setup) = config.store.setup() else { return Ok(None) };
+    let path = config.resolve(&setup.value);
+    let failed = |what: String| {
+        StoreError::new(
+            handstamp_core::StoreErrorKind::Config,
+            format!("[store] setup: {}: {what}", path.display()),
+        )
+    };
+    let bytes = std::fs::read(&path).map_err(|error| failed(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| failed("the file is not UTF-8 text".to_owned()))?;
+    // The name is recorded in the database: it must not depend on where the program was started.
+    let name =
+        path.file_name().map_or_else(|| setup.value.clone(), |name| name.to_string_lossy().into_owned());
+    Ok(Some((name, text)))
+}

@@ -1,0 +1,160 @@
+//! Postgres: the store, its effects, and what operators ask of it.
+
+use super::{Backend, Steps, setup_file};
+use crate::config::{Config, PostgresSection};
+use crate::exit::CliError;
+use crate::findings::Findings;
+use handstamp_core::{FailureClass, MessageId, StoreError};
+use handstamp_stores::postgres::{
+    MigrateOptions, PostgresOptions, PostgresStore, SchemaName, Setup, SqlEffects, show_sql,
+};
+use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
+
+/// A Postgres database.
+pub(crate) struct Postgres {
+    /// The role that runs.
+    store: PostgresStore,
+    /// The role that migrates, where it is another one.
+    migrator: Option<PostgresStore>,
+    schema: SchemaName,
+}
+
+impl Postgres {
+    /// Reads the section; does not connect.
+    ///
+    /// # Errors
+    /// A connection string or schema that cannot be.
+    pub(crate) fn new(config: &Config, section: &PostgresSection) -> Result<Self, CliError> {
+        let schema = SchemaName::new(&section.schema.value)
+            .map_err(|error| CliError::usage(format!("[store] schema: {error}")))?;
+        let open = |key: &str, url: &str| {
+            let mut options = PostgresOptions::parse(url)
+                .map_err(|error| CliError::usage(format!("[store] {key}: {error}")))?
+                .with_handler_timeout(config.options.handler_timeout)
+                .with_schema(schema.clone());
+            options.lock_timeout = section.lock_timeout;
+            PostgresStore::new(options).map_err(CliError::from)
+        };
+        let store = open("url", &section.url.value)?;
+        let migrator = section.migrate_url.as_ref().map(|url| open("migrate_url", &url.value)).transpose()?;
+        Ok(Self { store, migrator, schema })
+    }
+}
+
+impl Backend for Postgres {
+    type Store = PostgresStore;
+    type Effects = SqlEffects;
+
+    fn place(&self) -> String {
+        self.store.options().place()
+    }
+
+    async fn migrate(&self, config: &Config, grant_to: Option<&str>) -> Result<Steps, StoreError> {
+        let setup = setup_file(config)?.map(|(name, sql)| Setup { name, sql });
+        let named = setup.as_ref().map(|setup| setup.name.clone());
+        let options = MigrateOptions {
+            schema: self.schema.clone(),
+            setup,
+            grant_to: grant_to.map(str::to_owned).into_iter().collect(),
+            ..MigrateOptions::default()
+        };
+        let migrated = self.migrator.as_ref().unwrap_or(&self.store).migrate(&options).await?;
+        let place = self.place();
+        let mut steps = match migrated.applied.as_slice() {
+            [] => {
+                vec![format!("{place}: schema {} is up to date (version {})", self.schema, migrated.version)]
+            }
+            applied => applied
+                .iter()
+                .map(|number| format!("{place}: schema {}: migration {number} applied", self.schema))
+                .collect(),
+        };
+        if let Some(name) = named {
+            let what = if migrated.setup_run { "run" } else { "was run before" };
+            steps.push(format!("{place}: setup {name}: {what}"));
+        }
+        if let Some(role) = grant_to {
+            steps.push(format!("{place}: role {role} may run"));
+        }
+        Ok(steps)
+    }
+
+    fn migration_sql(&self) -> String {
+        show_sql(&self.schema)
+    }
+
+    async fn open(&self, config: &Config) -> Result<(PostgresStore, SqlEffects), StoreError> {
+        let compiled = config.effects.iter().map(|effect| effect.compiled.clone()).collect();
+        let effects = SqlEffects::prepare(&self.store, compiled).await?;
+        Ok((self.store.clone(), effects))
+    }
+
+    async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError> {
+        self.store.inbox_row(&config.name, id).await
+    }
+
+    async fn dead_letters(
+        &self,
+        config: &Config,
+        class: Option<FailureClass>,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetterSummary>, StoreError> {
+        self.store.dead_letters(&config.name, class, after, limit).await
+    }
+
+    async fn dead_letter(
+        &self,
+        config: &Config,
+        key: DeadLetterKey,
+    ) -> Result<Option<DeadLetterRow>, StoreError> {
+        self.store.dead_letter(&config.name, key).await
+    }
+
+    async fn check(&self, config: &Config, findings: &mut Findings) -> Option<bool> {
+        let place = self.place();
+        let facts = match self.store.facts().await {
+            Ok(facts) => facts,
+            Err(error) => {
+                findings.fail_error(&error.into(), "is the server running, and is `url` right?");
+                return None;
+            }
+        };
+        findings.ok(format!("store: {place} answers, server version {}", facts.version_num / 10000));
+        if facts.version_num < 150_000 {
+            findings.fail("store: the server is older than Postgres 15", "update it");
+        }
+        if !facts.fsync {
+            findings.fail(
+                "store: fsync is off: a crash of the server can lose what was committed and settled",
+                "set fsync = on in postgresql.conf and reload",
+            );
+        }
+        if !facts.full_page_writes {
+            findings.warn(
+                "store: full_page_writes is off: a crash of the server can tear pages",
+                "set full_page_writes = on unless the file system writes whole pages",
+            );
+        }
+        if facts.in_recovery {
+            findings
+                .fail("store: the server is a standby, which takes no claims", "name the primary in `url`");
+        }
+        if facts.encoding != "UTF8" {
+            findings.fail(
+                format!("store: the database's encoding is {}", facts.encoding),
+                "make a database with the encoding UTF8",
+            );
+        }
+        if !facts.deadlock_before_lock_timeout {
+            findings.warn(
+                "store: lock_timeout is not longer than the server's deadlock_timeout: a deadlock looks like a queue",
+                "raise `[store] lock_timeout`, or lower deadlock_timeout",
+            );
+        }
+        if facts.synchronous_commit == "off" {
+            findings.ok("store: synchronous_commit is off for this role; every commit of ours raises it");
+        }
+        None
+    }
+}

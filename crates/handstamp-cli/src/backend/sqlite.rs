@@ -1,0 +1,132 @@
+//! SQLite: the store, its effects, and what operators ask of it.
+
+use super::{Backend, Steps, setup_file};
+use crate::config::{Config, SqliteSection};
+use crate::exit::CliError;
+use crate::findings::Findings;
+use handstamp_core::{FailureClass, MessageId, StoreError, StoreErrorKind};
+use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
+use handstamp_stores::sqlite::{Setup, SqlEffects, SqliteOptions, SqliteStore, show_sql};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A SQLite file.
+pub(crate) struct Sqlite {
+    path: PathBuf,
+    lock_timeout: Duration,
+}
+
+impl Sqlite {
+    /// Reads the section; opens nothing.
+    ///
+    /// # Errors
+    /// None now; the same shape for every store.
+    #[allow(clippy::unnecessary_wraps, reason = "the same shape for every store")]
+    pub(crate) fn new(config: &Config, section: &SqliteSection) -> Result<Self, CliError> {
+        Ok(Self { path: config.resolve(&section.path.value), lock_timeout: section.lock_timeout })
+    }
+
+    fn options(&self, config: &Config) -> Result<SqliteOptions, StoreError> {
+        let mut options = SqliteOptions::new(&self.path);
+        options.lock_timeout = self.lock_timeout;
+        options.statement_timeout = config.options.handler_timeout;
+        options.setup = setup_file(config)?.map(|(name, sql)| Setup { name, sql });
+        Ok(options)
+    }
+
+    /// The store of a file that must be there: asking about it does not make it.
+    async fn existing(&self, config: &Config) -> Result<SqliteStore, StoreError> {
+        if !self.path.exists() {
+            return Err(StoreError::new(
+                StoreErrorKind::NotMigrated,
+                format!("{} does not exist yet; the first run makes it", self.path.display()),
+            ));
+        }
+        SqliteStore::open(SqliteOptions { migrate_new: false, ..self.options(config)? }).await
+    }
+}
+
+impl Backend for Sqlite {
+    type Store = SqliteStore;
+    type Effects = SqlEffects;
+
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    async fn migrate(&self, config: &Config, grant_to: Option<&str>) -> Result<Steps, StoreError> {
+        if grant_to.is_some() {
+            return Err(StoreError::new(StoreErrorKind::Config, "--grant-to: SQLite has no roles"));
+        }
+        let migrated = SqliteStore::migrate(self.options(config)?).await?;
+        let place = self.place();
+        if migrated.ran.is_empty() {
+            return Ok(vec![format!("{place}: up to date")]);
+        }
+        Ok(migrated.ran.iter().map(|file| format!("{place}: {file} run")).collect())
+    }
+
+    fn migration_sql(&self) -> String {
+        show_sql()
+    }
+
+    async fn open(&self, config: &Config) -> Result<(SqliteStore, SqlEffects), StoreError> {
+        let store = SqliteStore::open(self.options(config)?).await?;
+        let effects = effects(config);
+        store.check_effects(&effects).await?;
+        Ok((store, effects))
+    }
+
+    async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError> {
+        self.existing(config).await?.inbox_get(&config.name, id).await
+    }
+
+    async fn dead_letters(
+        &self,
+        config: &Config,
+        class: Option<FailureClass>,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetterSummary>, StoreError> {
+        self.existing(config).await?.dead_letters(&config.name, class, after, limit).await
+    }
+
+    async fn dead_letter(
+        &self,
+        config: &Config,
+        key: DeadLetterKey,
+    ) -> Result<Option<DeadLetterRow>, StoreError> {
+        self.existing(config).await?.dead_letter(&config.name, &key).await
+    }
+
+    async fn check(&self, config: &Config, findings: &mut Findings) -> Option<bool> {
+        let place = self.place();
+        if let Err(error) = setup_file(config) {
+            findings.fail_error(&error.into(), "paths belong to the folder of the TOML file");
+            return None;
+        }
+        if !self.path.exists() {
+            findings.ok(format!(
+                "store: {place} does not exist yet; the first run makes it (effects not checked)"
+            ));
+            return Some(false);
+        }
+        let store = match self.existing(config).await {
+            Ok(store) => store,
+            Err(error) => {
+                findings.fail_error(&error.into(), "is this a SQLite file that the program may write?");
+                return None;
+            }
+        };
+        findings.ok(format!("store: {place} is migrated"));
+        match store.check_effects(&effects(config)).await {
+            Ok(()) => findings.ok("effects: each fits the tables"),
+            Err(error) => findings.fail_error(&error.into(), "correct the effect or the tables"),
+        }
+        None
+    }
+}
+
+fn effects(config: &Config) -> SqlEffects {
+    SqlEffects::new(config.effects.iter().map(|effect| effect.compiled.clone()).collect())
+}

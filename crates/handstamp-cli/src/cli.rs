@@ -1,0 +1,271 @@
+//! The command line: what can be typed, with examples.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXIT_CODES: &str = "Exit codes:
+  0  done, or stopped as asked
+  1  unexpected error
+  2  wrong command line or configuration
+  3  source or store cannot be reached
+  4  the tables are missing: run `handstamp migrate FILE`
+  5  a check found a problem
+  7  stopped before it had finished; what was open is rolled back and comes again";
+
+/// Makes message handlers safe to redeliver: each message's database effect is committed once.
+#[derive(Debug, Parser)]
+#[command(name = "handstamp", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// What is logged to standard error: off, error, warn, info, debug, trace, or a filter like
+    /// `info,handstamp_core=debug`.
+    #[arg(
+        long,
+        global = true,
+        env = "HANDSTAMP_LOG",
+        default_value = "info",
+        value_name = "LEVEL",
+        hide_env_values = true
+    )]
+    pub(crate) log: String,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Consume messages and commit their effects once each.
+    #[command(after_help = "Examples:
+  handstamp run wallet.toml
+  handstamp run wallet.toml --migrate --until-idle 2s --json
+  DATABASE_URL=postgres://… handstamp run wallet.toml --fail-fast
+
+Ctrl-C or SIGTERM once: finish what runs, settle, exit 0. A second time: exit 7 at once; what was open is rolled back.")]
+    Run(RunArgs),
+    /// Look for everything that would go wrong, without consuming.
+    #[command(after_help = "Examples:
+  handstamp check wallet.toml
+  handstamp check wallet.toml --print
+
+Exit 5 when a check fails, 0 with warnings alone, 2 when the file cannot be read or parsed.")]
+    Check(CheckArgs),
+    /// Make or update the tables, then run `[store] setup` once.
+    #[command(after_help = "Examples:
+  handstamp migrate wallet.toml
+  handstamp migrate wallet.toml --show-sql
+  handstamp migrate wallet.toml --grant-to wallet_runner")]
+    Migrate(MigrateArgs),
+    /// Ask what became of a message.
+    #[command(subcommand)]
+    Inbox(InboxCommand),
+    /// Look at dead letters.
+    #[command(subcommand)]
+    Dlq(DlqCommand),
+    /// Publish messages to consume.
+    #[command(after_help = "Examples:
+  handstamp publish kafka.toml --sample credits --count 1000 --duplicates 0.1 --create-topic
+  handstamp publish kafka.toml --input events.jsonl --id-field /event_id
+  cat events.jsonl | handstamp publish kafka.toml --input -
+  handstamp publish --out credits.jsonl --sample credits --count 1000 --duplicates 0.1")]
+    Publish(PublishArgs),
+}
+
+/// `run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The pipeline's TOML file.
+    pub(crate) file: PathBuf,
+    /// Make or update the tables first, as `migrate` does.
+    #[arg(long)]
+    pub(crate) migrate: bool,
+    /// Take over a consumer name that is registered with another source.
+    #[arg(long)]
+    pub(crate) adopt: bool,
+    /// Stop once everything that was there is done and nothing more came for so long.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) until_idle: Option<Duration>,
+    /// Stop after so many messages.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_messages: Option<u64>,
+    /// Print one JSON object at the end instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Exit 3 instead of waiting when the source or the store is away.
+    #[arg(long)]
+    pub(crate) fail_fast: bool,
+}
+
+/// `check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The pipeline's TOML file.
+    pub(crate) file: PathBuf,
+    /// Print the effective configuration, defaults included, and nothing else.
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// Print one JSON object.
+    #[arg(long, conflicts_with = "print")]
+    pub(crate) json: bool,
+}
+
+/// `migrate`.
+#[derive(Debug, Args)]
+pub(crate) struct MigrateArgs {
+    /// The pipeline's TOML file.
+    pub(crate) file: PathBuf,
+    /// Print the SQL instead of running it.
+    #[arg(long)]
+    pub(crate) show_sql: bool,
+    /// Grant what `run` needs to this role (Postgres).
+    #[arg(long, value_name = "ROLE")]
+    pub(crate) grant_to: Option<String>,
+}
+
+/// `inbox`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum InboxCommand {
+    /// What became of one message id.
+    #[command(after_help = "Examples:
+  handstamp inbox get wallet.toml 0193f5a0-7c3e-7b1a-8000-0123456789ab
+  handstamp inbox get wallet.toml --json order-17")]
+    Get(InboxGetArgs),
+}
+
+/// `inbox get`.
+#[derive(Debug, Args)]
+pub(crate) struct InboxGetArgs {
+    /// The pipeline's TOML file.
+    pub(crate) file: PathBuf,
+    /// The message id.
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) id: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `dlq`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DlqCommand {
+    /// List dead letters, oldest first.
+    #[command(after_help = "Examples:
+  handstamp dlq list wallet.toml
+  handstamp dlq list wallet.toml --class identity --limit 20 --json")]
+    List(DlqListArgs),
+    /// Show one dead letter whole.
+    #[command(after_help = "Example:
+  handstamp dlq show wallet.toml 0f1e2d3c4b5a69788796a5b4c3d2e1f0")]
+    Show(DlqShowArgs),
+    /// Write dead letters as JSON lines, byte for byte.
+    #[command(after_help = "Examples:
+  handstamp dlq export wallet.toml > dead.jsonl
+
+Key, value and header values are text where they are UTF-8, otherwise {\"base64\": \"…\"}; null stays null.")]
+    Export(DlqExportArgs),
+}
+
+/// `dlq list`.
+#[derive(Debug, Args)]
+pub(crate) struct DlqListArgs {
+    /// The pipeline's TOML file.
+    pub(crate) file: PathBuf,
+    /// Only this class, such as `identity` or `sql`.
+    #[arg(long)]
+    pub(crate) class: Option<String>,
+    /// At most so many.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `dlq show`.
+#[derive(Debug, Args)]
+pub(crate) struct DlqShowArgs {
+    /// The pipeline's TOML file.
+    pub(crate) file: PathBuf,
+    /// The dead letter's key from `dlq list`.
+    pub(crate) key: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `dlq export`.
+#[derive(Debug, Args)]
+pub(crate) struct DlqExportArgs {
+    /// The pipeline's TOML file.
+    pub(crate) file: PathBuf,
+    /// Only this class.
+    #[arg(long)]
+    pub(crate) class: Option<String>,
+    /// JSON lines; always so, accepted for symmetry.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `publish`.
+#[derive(Debug, Args)]
+pub(crate) struct PublishArgs {
+    /// The pipeline's TOML file: its source says where to.
+    #[arg(required_unless_present = "out", conflicts_with = "out")]
+    pub(crate) file: Option<PathBuf>,
+    /// Append JSON lines to this file instead.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) out: Option<PathBuf>,
+    /// Make messages up.
+    #[arg(long, value_enum, conflicts_with = "input", required_unless_present = "input")]
+    pub(crate) sample: Option<Sample>,
+    /// Read JSON lines from this file, or from standard input (`-`).
+    #[arg(long, value_name = "PATH")]
+    pub(crate) input: Option<PathBuf>,
+    /// How many different messages to make up.
+    #[arg(long, default_value_t = 1000, value_name = "N", requires = "sample")]
+    pub(crate) count: u64,
+    /// Which part of them is published a second time, from 0 to 1.
+    #[arg(long, default_value_t = 0.0, value_name = "PART", requires = "sample", value_parser = part)]
+    pub(crate) duplicates: f64,
+    /// How many accounts they credit, from 1 up.
+    #[arg(long, default_value_t = 10, value_name = "N", requires = "sample", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) accounts: u64,
+    /// Make the same messages again, ids included.
+    #[arg(long, value_name = "NUMBER", requires = "sample")]
+    pub(crate) seed: Option<u64>,
+    /// Where a line has its id; default: where the pipeline looks for it, or the field named as its header.
+    #[arg(long, value_name = "POINTER")]
+    pub(crate) id_field: Option<String>,
+    /// Which field becomes the record's key; default: none for lines, the account for samples.
+    #[arg(long, value_name = "POINTER")]
+    pub(crate) key_field: Option<String>,
+    /// Publish lines without a readable id too, without the header; they will be dead letters.
+    #[arg(long)]
+    pub(crate) allow_no_id: bool,
+    /// Make the topic when it is missing.
+    #[arg(long)]
+    pub(crate) create_topic: bool,
+    /// Partitions of a topic that is made.
+    #[arg(long, default_value_t = 6, value_name = "N", requires = "create_topic", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) partitions: i32,
+}
+
+/// What can be made up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sample {
+    /// Credits to accounts: event_id, account_id, amount.
+    Credits,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| "write a time with its unit, such as 2s or 500ms".to_owned())
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    let part: f64 = text.parse().map_err(|_| "write a number from 0 to 1, such as 0.1".to_owned())?;
+    if (0.0..=1.0).contains(&part) {
+        Ok(part)
+    } else {
+        Err("write a number from 0 to 1, such as 0.1".to_owned())
+    }
+}

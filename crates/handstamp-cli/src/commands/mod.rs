@@ -1,0 +1,50 @@
+//! One file for each command.
+
+mod check;
+mod dlq;
+mod inbox;
+mod migrate;
+pub(crate) mod publish;
+mod run;
+
+use crate::cli::{Command, DlqCommand, InboxCommand};
+use crate::exit::{CliError, Exit};
+use handstamp_core::Timestamp;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Runs a command.
+///
+/// # Errors
+/// What went wrong, with the exit code it asks for.
+pub(crate) fn dispatch(command: Command) -> Result<Exit, CliError> {
+    match command {
+        Command::Run(args) => run::run(&args),
+        Command::Check(args) => check::check(&args),
+        Command::Migrate(args) => migrate::migrate(&args),
+        Command::Inbox(InboxCommand::Get(args)) => inbox::get(&args),
+        Command::Dlq(DlqCommand::List(args)) => dlq::list(&args),
+        Command::Dlq(DlqCommand::Show(args)) => dlq::show(&args),
+        Command::Dlq(DlqCommand::Export(args)) => dlq::export(&args),
+        Command::Publish(args) => publish::publish(&args),
+    }
+}
+
+/// The runtime that a command and its engine share: one thread.
+///
+/// # Errors
+/// The operating system gave none.
+fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::new(Exit::Unexpected, format!("no runtime: {error}")))
+}
+
+/// A point in time for people and programs: RFC 3339 in UTC.
+fn time(timestamp: Timestamp) -> String {
+    let since = Duration::from_millis(u64::try_from(timestamp.0).unwrap_or(0));
+    match UNIX_EPOCH.checked_add(since) {
+        Some(time) => humantime::format_rfc3339_millis(time).to_string(),
+        None => format!("{} ms", timestamp.0),
+    }
+}

@@ -1,0 +1,244 @@
+//! `publish`: something to consume, to Kafka or to a file.
+
+use crate::cli::{PublishArgs, Sample};
+use crate::config::{self, Config, SourceSection};
+use crate::exit::{CliError, Exit};
+use crate::output::{self, table::grouped};
+use crate::publish::lines::{LINE_BYTES_MAX, LineRule};
+use crate::publish::record;
+use crate::publish::sample::Credits;
+use bytes::Bytes;
+use handstamp_core::json::Pointer;
+use handstamp_core::{Identity, Record, Sink};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Records handed to the sink at a time.
+const CHUNK: usize = 1000;
+/// Bytes handed to the sink at a time; a larger record goes alone.
+const CHUNK_BYTES: usize = 4 << 20;
+/// Where samples and lines have their id unless told otherwise.
+const ID_FIELD: &str = "event_id";
+/// The time of a seeded sample's first id: 2026-01-01.
+const SEEDED_FIRST_MS: u64 = 1_767_225_600_000;
+
+/// Publishes.
+///
+/// # Errors
+/// Wrong arguments, unreadable input, or what the broker or file answered.
+pub(crate) fn publish(args: &PublishArgs) -> Result<Exit, CliError> {
+    let runtime = super::runtime()?;
+    let config = args.file.as_deref().map(config::load).transpose()?;
+    match (&config, &args.out) {
+        (None, Some(out)) => runtime.block_on(to_file(args, None, out)),
+        (Some(config), _) => match &config.source {
+            SourceSection::File(file) => {
+                let path = config.resolve(&file.path.value);
+                if path == Path::new("-") {
+                    return Err(CliError::usage(
+                        "the pipeline reads standard input: there is no file to publish to",
+                    )
+                    .hint("name one with --out PATH"));
+                }
+                runtime.block_on(to_file(args, Some(config), &path))
+            }
+            #[cfg(feature = "kafka")]
+            SourceSection::Kafka(section) => {
+                runtime.block_on(crate::backend::kafka::publish(args, config, section))
+            }
+            #[cfg(not(feature = "kafka"))]
+            SourceSection::Kafka(_) => Err(crate::backend::built_without("source", "kafka")),
+        },
+        (None, None) => Err(CliError::usage("name a pipeline's TOML file, or --out PATH")),
+    }
+}
+
+#[cfg(feature = "file")]
+async fn to_file(args: &PublishArgs, config: Option<&Config>, path: &Path) -> Result<Exit, CliError> {
+    let sink = handstamp_sources::file::FileSink::new(path);
+    let plan = Plan::new(args, config, &path.display().to_string(), None)?;
+    let published = plan.publish_all(&sink).await?;
+    output::say(&format!("{} to {}", published.sentence(), path.display()));
+    Ok(Exit::Ok)
+}
+
+#[cfg(not(feature = "file"))]
+async fn to_file(_: &PublishArgs, _: Option<&Config>, _: &Path) -> Result<Exit, CliError> {
+    Err(crate::backend::built_without("source", "file"))
+}
+
+/// What is published, and how.
+pub(crate) struct Plan<'a> {
+    args: &'a PublishArgs,
+    rule: LineRule,
+}
+
+/// How much was published.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    messages: u64,
+    duplicates: u64,
+    amount: u64,
+    sample: bool,
+}
+
+impl Published {
+    /// For a person.
+    pub(crate) fn sentence(&self) -> String {
+        let messages = grouped(self.messages);
+        if !self.sample {
+            return format!("published {messages} messages");
+        }
+        let firsts = grouped(self.messages - self.duplicates);
+        format!(
+            "published {messages} messages: {firsts} credits worth {} and {} duplicates of them",
+            grouped(self.amount),
+            grouped(self.duplicates)
+        )
+    }
+}
+
+impl<'a> Plan<'a> {
+    /// Checks the arguments against the pipeline. `id_header` is where the sink can put an id.
+    ///
+    /// # Errors
+    /// A pointer that is none.
+    pub(crate) fn new(
+        args: &'a PublishArgs,
+        config: Option<&Config>,
+        topic: &str,
+        id_header: Option<String>,
+    ) -> Result<Self, CliError> {
+        let pointer = |flag: &str, text: &str| {
+            Pointer::parse(text).map_err(|error| CliError::usage(format!("--{flag}: {error}")))
+        };
+        let id = match (&args.id_field, config.map(|config| &config.identity)) {
+            (Some(text), _) => pointer("id-field", text)?,
+            (None, Some(Identity::Field(pointer))) => pointer.clone(),
+            (None, Some(Identity::Header(name))) => Pointer::member(name),
+            (None, _) => Pointer::member(ID_FIELD),
+        };
+        let key = match (&args.key_field, args.sample) {
+            (Some(text), _) => Some(pointer("key-field", text)?),
+            (None, Some(Sample::Credits)) => Some(Pointer::member("account_id")),
+            (None, None) => None,
+        };
+        let allow_no_id = args.allow_no_id || id_header.is_none();
+        Ok(Self { args, rule: LineRule { topic: topic.into(), id_header, id, key, allow_no_id } })
+    }
+
+    /// Publishes everything; the first record that could not be is the error.
+    ///
+    /// # Errors
+    /// The input cannot be read, or the sink's answer.
+    pub(crate) async fn publish_all(&self, sink: &impl Sink) -> Result<Published, CliError> {
+        match &self.args.input {
+            Some(path) => self.publish_lines(sink, path).await,
+            None => self.publish_sample(sink).await,
+        }
+    }
+
+    async fn publish_sample(&self, sink: &impl Sink) -> Result<Published, CliError> {
+        let credits = credits(self.args);
+        let mut chunk = Chunk::default();
+        let mut published =
+            Published { duplicates: credits.duplicate_count(), sample: true, ..Published::default() };
+        published.amount = (0..credits.count).map(|n| credits.credit(n).amount).sum();
+        let topic: &Arc<str> = &self.rule.topic;
+        for n in credits.order() {
+            let credit = credits.credit(n);
+            let id = Bytes::from(credit.id.to_string());
+            let header = self.rule.id_header.as_deref().map(|name| (name, id));
+            let key = match &self.args.key_field {
+                None => Some(Bytes::from(credit.account.to_string())),
+                Some(_) => self.rule.record(1, credit.json().as_bytes())?.key,
+            };
+            chunk.add(record(topic, header, key, credit.json()));
+            chunk.send_if_full(sink, &mut published).await?;
+        }
+        chunk.send(sink, &mut published).await?;
+        Ok(published)
+    }
+
+    async fn publish_lines(&self, sink: &impl Sink, path: &PathBuf) -> Result<Published, CliError> {
+        let read = |error: &std::io::Error| CliError::io(Exit::Usage, "read", path, error);
+        let mut input: Box<dyn BufRead> = if path == Path::new("-") {
+            Box::new(std::io::stdin().lock())
+        } else {
+            Box::new(BufReader::new(std::fs::File::open(path).map_err(|error| read(&error))?))
+        };
+        let mut chunk = Chunk::default();
+        let mut published = Published::default();
+        let mut line = Vec::new();
+        for number in 1_u64.. {
+            line.clear();
+            let limit = LINE_BYTES_MAX as u64 + 1;
+            let length =
+                input.by_ref().take(limit).read_until(b'\n', &mut line).map_err(|error| read(&error))?;
+            if length == 0 {
+                break;
+            }
+            if length > LINE_BYTES_MAX {
+                return Err(CliError::usage(format!("line {number} is longer than {LINE_BYTES_MAX} bytes")));
+            }
+            let body = line.strip_suffix(b"\n").unwrap_or(&line);
+            let body = body.strip_suffix(b"\r").unwrap_or(body);
+            if body.is_empty() {
+                continue;
+            }
+            chunk.add(self.rule.record(number, body)?);
+            chunk.send_if_full(sink, &mut published).await?;
+        }
+        chunk.send(sink, &mut published).await?;
+        Ok(published)
+    }
+}
+
+/// Records on their way to the sink.
+#[derive(Default)]
+struct Chunk {
+    records: Vec<Record>,
+    bytes: usize,
+}
+
+impl Chunk {
+    fn add(&mut self, record: Record) {
+        self.bytes += record.size_bytes();
+        self.records.push(record);
+    }
+
+    async fn send_if_full(&mut self, sink: &impl Sink, published: &mut Published) -> Result<(), CliError> {
+        if self.records.len() < CHUNK && self.bytes < CHUNK_BYTES {
+            return Ok(());
+        }
+        self.send(sink, published).await
+    }
+
+    async fn send(&mut self, sink: &impl Sink, published: &mut Published) -> Result<(), CliError> {
+        let records = std::mem::take(&mut self.records);
+        self.bytes = 0;
+        for result in sink.publish(&records).await {
+            if let Err(error) = result {
+                let exit = if error.transient { Exit::Unreachable } else { Exit::Usage };
+                let before = grouped(published.messages);
+                return Err(CliError::new(exit, error.to_string())
+                    .hint(format!("{before} messages were published before it")));
+            }
+            published.messages += 1;
+        }
+        Ok(())
+    }
+}
+
+fn credits(args: &PublishArgs) -> Credits {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_ms = u64::try_from(now.as_millis()).unwrap_or(SEEDED_FIRST_MS);
+    let (seed, first_ms) = match args.seed {
+        Some(seed) => (seed, SEEDED_FIRST_MS),
+        // Another process in the same millisecond must not make the same ids.
+        None => (uuid::Uuid::new_v4().as_u64_pair().0, now_ms),
+    };
+    Credits { count: args.count, duplicates: args.duplicates, accounts: args.accounts, seed, first_ms }
+}

@@ -1,0 +1,172 @@
+//! `run`: consume until told to stop.
+
+use crate::backend::{Backend, source, with_backend};
+use crate::cli::RunArgs;
+use crate::config::{self, Config, SourceSection};
+use crate::exit::{CliError, Exit};
+use crate::output::{self, json, live::LiveLine, table};
+use crate::signals::{self, Stop};
+use handstamp_core::retry::Backoff;
+use handstamp_core::{Consumer, ConsumerOptions, Report, RunError, StopReason, StoreError, StoreErrorKind};
+use std::time::{Duration, Instant};
+
+/// How often a wait is said again.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// Runs a pipeline.
+///
+/// # Errors
+/// Whatever made it end before its time.
+pub(crate) fn run(args: &RunArgs) -> Result<Exit, CliError> {
+    let config = config::load(&args.file)?;
+    let stop = signals::listen()?;
+    let runtime = super::runtime()?;
+    let local = tokio::task::LocalSet::new();
+    with_backend!(&config, backend => local.block_on(&runtime, run_with(&backend, &config, args, stop)))
+}
+
+async fn run_with<B: Backend>(
+    backend: &B,
+    config: &Config,
+    args: &RunArgs,
+    stop: Stop,
+) -> Result<Exit, CliError> {
+    let source = source::source(config, args.fail_fast)?;
+    let opened = tokio::select! {
+        biased;
+        () = stop.clone().asked() => {
+            output::say("stopped before anything was received");
+            return Ok(Exit::Ok);
+        }
+        opened = prepare(backend, config, args) => opened?,
+    };
+    let (store, effects) = opened;
+    tracing::info!(consumer = %config.name, store = %backend.place(), "running");
+    let consumer = Consumer::builder(config.name.clone())
+        .boxed_source(source, config.identity.clone())
+        .store(store)
+        .batch_handler(effects)
+        .options(options(config, args));
+    let live = LiveLine::start(consumer.live_counts());
+    let result = Box::pin(consumer.run_local(stop.asked())).await;
+    drop(live);
+    finish(config, args, result)
+}
+
+/// Migrates if asked, opens the store and prepares the effects; waits for a store that is away.
+async fn prepare<B: Backend>(
+    backend: &B,
+    config: &Config,
+    args: &RunArgs,
+) -> Result<(B::Store, B::Effects), CliError> {
+    if args.migrate {
+        let steps = patiently(backend, args.fail_fast, || backend.migrate(config, None)).await?;
+        for step in steps {
+            tracing::info!("{step}");
+        }
+    }
+    patiently(backend, args.fail_fast, || backend.open(config)).await
+}
+
+/// Tries again for as long as the store is away.
+async fn patiently<B: Backend, T>(
+    backend: &B,
+    fail_fast: bool,
+    mut attempt: impl AsyncFnMut() -> Result<T, StoreError>,
+) -> Result<T, CliError> {
+    let mut tries = 0_u32;
+    let mut said: Option<Instant> = None;
+    loop {
+        let error = match attempt().await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let away = matches!(
+            error.kind,
+            StoreErrorKind::Unavailable | StoreErrorKind::Conflict | StoreErrorKind::Timeout
+        );
+        if !away || fail_fast {
+            return Err(error.into());
+        }
+        if said.is_none_or(|at| at.elapsed() >= SAY_EVERY) {
+            said = Some(Instant::now());
+            tracing::warn!(store = %backend.place(), %error, "the store is away; waiting for it");
+        }
+        let jitter = uuid::Uuid::new_v4().as_fields().0;
+        tokio::time::sleep(Backoff::INFRASTRUCTURE.wait(tries, jitter)).await;
+        tries = tries.saturating_add(1);
+    }
+}
+
+fn options(config: &Config, args: &RunArgs) -> ConsumerOptions {
+    ConsumerOptions {
+        until_idle: args.until_idle,
+        messages_max: args.max_messages,
+        adopt: args.adopt,
+        fail_fast: args.fail_fast,
+        ..config.options.clone()
+    }
+}
+
+fn finish(config: &Config, args: &RunArgs, result: Result<Report, RunError>) -> Result<Exit, CliError> {
+    match result {
+        Ok(report) => {
+            if args.json {
+                output::print(&json::line(&json::report(config.name.as_str(), &report)))?;
+            } else {
+                output::print(&table::report(&report))?;
+            }
+            if let Some(words) = nothing_new(config, &report) {
+                output::say(&words);
+            }
+            Ok(Exit::Ok)
+        }
+        Err(error) => {
+            if let Some(report) = &error.report {
+                if args.json {
+                    let mut object = json::report(config.name.as_str(), report);
+                    object["stopped"] = "error".into();
+                    object["error"] = error.message.clone().into();
+                    output::print(&json::line(&object))?;
+                } else {
+                    output::print(&table::report(report))?;
+                }
+            }
+            Err(CliError::from(&error))
+        }
+    }
+}
+
+/// A word to those who run the same file again.
+fn nothing_new(config: &Config, report: &Report) -> Option<String> {
+    let SourceSection::File(section) = &config.source else { return None };
+    if report.counts.received > 0 || report.stopped != StopReason::SourceEnded {
+        return None;
+    }
+    start_over(config, section)
+}
+
+#[cfg(feature = "file")]
+fn start_over(config: &Config, section: &config::FileSection) -> Option<String> {
+    let options = source::file_options(config, section);
+    let position = options.position_path()?;
+    let mut words = format!(
+        "received 0: {} was read to its end before.\n  To read it again (everything will be a duplicate): rm {}",
+        options.path.display(),
+        position.display(),
+    );
+    if let config::StoreSection::Sqlite(sqlite) = &config.store {
+        let store = config.resolve(&sqlite.path.value);
+        words.push_str(&format!(
+            "\n  To start over, balances included: rm {} {}*",
+            position.display(),
+            store.display()
+        ));
+    }
+    Some(words)
+}
+
+#[cfg(not(feature = "file"))]
+fn start_over(_: &Config, _: &config::FileSection) -> Option<String> {
+    None
+}

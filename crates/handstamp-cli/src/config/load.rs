@@ -1,0 +1,421 @@
+//! Sections of the TOML file → the checked configuration.
+
+use super::defaults;
+use super::model::{
+    Config, EffectSection, FileSection, KafkaSection, PostgresSection, SourceSection, SqliteSection,
+    StoreSection,
+};
+use super::parse::{Problem, Reading, Section, Text};
+use crate::exit::{CliError, Exit};
+use crate::redact;
+use handstamp_core::decide::Policy;
+use handstamp_core::json::Pointer;
+use handstamp_core::retry::{IN_PLACE_MAX, RetryPolicy};
+use handstamp_core::{ConsumerName, ConsumerOptions, Identity, OnIdReuse, Order};
+use handstamp_stores::effect::{CompiledEffect, EffectSpec, Encoding, ExpectRows, ParamSource, ParamSpec};
+use std::collections::BTreeMap;
+use std::path::Path;
+use toml_edit::{Document, Item, TableLike, Value};
+
+/// Reads and checks a pipeline.
+///
+/// # Errors
+/// Every problem with its line, as one usage error.
+pub(crate) fn load(file: &Path) -> Result<Config, CliError> {
+    let bytes = std::fs::read(file).map_err(|error| {
+        CliError::io(Exit::Usage, "read", file, &error).hint("name a pipeline's TOML file")
+    })?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| CliError::usage(format!("{}: the file is not UTF-8 text", file.display())))?;
+    // A byte order mark is not part of TOML, but editors write it.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let lookup = |name: &str| std::env::var(name).ok();
+    parse(file, text, &lookup).map_err(|problems| problems_error(file, &problems))
+}
+
+fn problems_error(file: &Path, problems: &[Problem]) -> CliError {
+    let lines: Vec<String> = problems
+        .iter()
+        .map(|problem| format!("{}:{}: {}", file.display(), problem.line, problem.message))
+        .collect();
+    let (first, rest) =
+        lines.split_first().map_or((String::new(), &[][..]), |(first, rest)| (first.clone(), rest));
+    let mut error = CliError::usage(first);
+    error.also(rest);
+    error.hint("every key is described in docs/reference/config.md")
+}
+
+/// The same without a file system and an environment of its own.
+pub(crate) fn parse(
+    file: &Path,
+    text: &str,
+    lookup: &dyn Fn(&str) -> Option<String>,
+) -> Result<Config, Vec<Problem>> {
+    let reading = Reading::new(text, lookup);
+    let document = match Document::parse(text) {
+        Ok(document) => document,
+        Err(error) => {
+            let line = reading.line_of(error.span());
+            let message = error.message().lines().collect::<Vec<_>>().join("; ");
+            return Err(vec![Problem { line, message: format!("this is no TOML: {message}") }]);
+        }
+    };
+    let top = reading.section("", document.as_table() as &dyn TableLike, 1);
+    let name = consumer_name(&top);
+    let options = options(&top);
+    let source = required_section(&top, "source").and_then(source);
+    let identity = required_section(&top, "identity").and_then(identity);
+    let store = required_section(&top, "store").and_then(store);
+    let effects = effects(&top);
+    top.finish();
+    let problems = reading.into_problems();
+    match (name, source, identity, store) {
+        (Some(name), Some(source), Some(identity), Some(store)) if problems.is_empty() => {
+            Ok(Config { file: file.to_owned(), name, options, source, identity, store, effects })
+        }
+        _ => Err(problems),
+    }
+}
+
+fn required_section<'r, 'a>(top: &Section<'r, 'a>, key: &str) -> Option<Section<'r, 'a>> {
+    if !top.has(key) {
+        top.problem(1, key, format_args!("the section [{key}] is missing"));
+    }
+    top.section(key)
+}
+
+fn consumer_name(top: &Section<'_, '_>) -> Option<ConsumerName> {
+    let text = top.required_text("name", "\"wallet\"")?;
+    ConsumerName::new(&text.value).map_err(|error| top.problem(text.line, "name", error)).ok()
+}
+
+fn options(top: &Section<'_, '_>) -> ConsumerOptions {
+    let mut options = ConsumerOptions::default();
+    let mut policy = Policy::default();
+    if let Some(section) = top.section("consumer") {
+        set(&mut options.batch_max, section.count("batch_max"));
+        set(&mut options.batch_max_bytes, section.size("batch_max_bytes"));
+        set(&mut options.batch_wait, section.duration("batch_wait"));
+        set(&mut options.concurrency, section.count("concurrency"));
+        set(&mut options.queue_max_bytes, section.size("queue_max_bytes"));
+        set(&mut options.message_max_bytes, section.size("max_message_bytes"));
+        set(&mut options.handler_timeout, section.duration("handler_timeout"));
+        set(&mut options.shutdown_timeout, section.duration("shutdown_timeout"));
+        set(
+            &mut options.order,
+            section.one_of("order", &[("partition", Order::Partition), ("none", Order::None)]),
+        );
+        set(
+            &mut policy.on_id_reuse,
+            section.one_of(
+                "on_id_reuse",
+                &[("dead_letter", OnIdReuse::DeadLetter), ("count", OnIdReuse::Count)],
+            ),
+        );
+        if options.queue_max_bytes < options.message_max_bytes {
+            let (_, line) = section.item("queue_max_bytes").unzip();
+            let line = line.unwrap_or(section.line);
+            section.problem(line, "queue_max_bytes", "must be at least max_message_bytes");
+        }
+        section.finish();
+    }
+    if let Some(section) = top.section("retry") {
+        retry(&section, &mut policy.retry);
+        section.finish();
+    }
+    options.policy = policy;
+    options
+}
+
+fn retry(section: &Section<'_, '_>, policy: &mut RetryPolicy) {
+    if let Some(attempts) = section.count("max_attempts") {
+        policy.max_attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+    }
+    if let Some(wait) = section.duration("wait") {
+        if wait > IN_PLACE_MAX {
+            let line = section.item("wait").map_or(section.line, |(_, line)| line);
+            section.problem(
+                line,
+                "wait",
+                "at most \"1s\": attempts are made in place and hold the partition",
+            );
+        }
+        policy.wait = wait;
+    }
+}
+
+fn set<T>(slot: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *slot = value;
+    }
+}
+
+#[derive(Clone, Copy)]
+enum SourceType {
+    Kafka,
+    File,
+}
+
+fn source(section: Section<'_, '_>) -> Option<SourceSection> {
+    section.required_text("type", "\"kafka\"")?;
+    let source = match section.one_of("type", &[("kafka", SourceType::Kafka), ("file", SourceType::File)])? {
+        SourceType::Kafka => kafka(&section).map(SourceSection::Kafka),
+        SourceType::File => file(&section).map(SourceSection::File),
+    };
+    section.finish();
+    source
+}
+
+fn kafka(section: &Section<'_, '_>) -> Option<KafkaSection> {
+    let brokers = section.required_text("brokers", "\"127.0.0.1:9092\"");
+    let topics = match section.has("topics") {
+        true => section.texts("topics"),
+        false => section.required_text("topics", "[\"credits\"]").map(|topic| vec![topic]),
+    };
+    if topics.as_ref().is_some_and(Vec::is_empty) {
+        section.problem(section.line, "topics", "names no topic");
+    }
+    let group = section.required_text("group", "\"wallet\"");
+    let commit_every = section.duration("commit_every").unwrap_or(defaults::COMMIT_EVERY);
+    let revoke_timeout = section.duration("revoke_timeout").unwrap_or(defaults::REVOKE_TIMEOUT);
+    let options = section.scalars("options");
+    for (key, value) in &options {
+        if redact::is_secret_key(key) {
+            redact::register(&value.value);
+        }
+        value.keep_secret();
+    }
+    Some(KafkaSection {
+        brokers: brokers?,
+        topics: topics?,
+        group: group?,
+        commit_every,
+        revoke_timeout,
+        options,
+    })
+}
+
+fn file(section: &Section<'_, '_>) -> Option<FileSection> {
+    let path = section.required_text("path", "\"credits.jsonl\"");
+    let state_dir = section.text("state_dir");
+    Some(FileSection { path: path?, state_dir })
+}
+
+fn identity(section: Section<'_, '_>) -> Option<Identity> {
+    let header = section.text("header").map(|text| Identity::Header(text.value));
+    let field = section.text("field").and_then(|text| pointer(&section, text.line, "field", &text.value));
+    let fields = section.texts("fields").and_then(|texts| {
+        texts
+            .iter()
+            .map(|text| pointer(&section, text.line, "fields", &text.value))
+            .collect::<Option<Vec<_>>>()
+    });
+    let key = section.flag("key").filter(|flag| *flag);
+    let written = ["header", "field", "fields", "key"].into_iter().filter(|key| section.has(key)).count();
+    let one = "exactly one of `header`, `field`, `fields` or `key = true` says where the producer put the id";
+    if written != 1 {
+        let what = if written == 0 { "is missing" } else { "is not alone" };
+        section.problem(section.line, "header", format_args!("{what}: {one}"));
+    }
+    if fields.as_ref().is_some_and(Vec::is_empty) {
+        section.problem(section.line, "fields", "names no field");
+    }
+    section.finish();
+    header
+        .or_else(|| field.map(Identity::Field))
+        .or_else(|| fields.map(Identity::Fields))
+        .or_else(|| key.map(|_| Identity::Key))
+}
+
+#[derive(Clone, Copy)]
+enum StoreType {
+    Sqlite,
+    Postgres,
+}
+
+fn store(section: Section<'_, '_>) -> Option<StoreSection> {
+    section.required_text("type", "\"sqlite\"")?;
+    let choices = [("sqlite", StoreType::Sqlite), ("postgres", StoreType::Postgres)];
+    let store = match section.one_of("type", &choices)? {
+        StoreType::Sqlite => {
+            let path = section.required_text("path", "\"wallet.db\"");
+            let setup = section.text("setup");
+            let lock_timeout = section.duration("lock_timeout").unwrap_or(defaults::LOCK_TIMEOUT);
+            path.map(|path| StoreSection::Sqlite(SqliteSection { path, setup, lock_timeout }))
+        }
+        StoreType::Postgres => postgres(&section).map(|postgres| StoreSection::Postgres(Box::new(postgres))),
+    };
+    section.finish();
+    store
+}
+
+fn postgres(section: &Section<'_, '_>) -> Option<PostgresSection> {
+    let url = section.required_text("url", "\"${DATABASE_URL}\"");
+    let migrate_url = section.text("migrate_url");
+    for text in url.iter().chain(&migrate_url) {
+        text.keep_secret();
+    }
+    let schema = section.text("schema").unwrap_or_else(|| Text::fixed(defaults::SCHEMA));
+    let setup = section.text("setup");
+    let lock_timeout = section.duration("lock_timeout").unwrap_or(defaults::LOCK_TIMEOUT);
+    Some(PostgresSection { url: url?, migrate_url, schema, setup, lock_timeout })
+}
+
+fn effects(top: &Section<'_, '_>) -> Vec<EffectSection> {
+    let sections = top.sections("effect");
+    if sections.is_empty() && !top.has("effect") {
+        top.problem(1, "effect", "no [[effect]] says what to do; add one with `sql = \"…\"`");
+    }
+    sections.into_iter().filter_map(effect).collect()
+}
+
+fn effect(section: Section<'_, '_>) -> Option<EffectSection> {
+    let line = section.line;
+    let sql = section.required_text("sql", "\"INSERT INTO t (id) VALUES (:message_id)\"");
+    let expect_rows = expect_rows(&section);
+    let optional = section.texts("optional").unwrap_or_default().into_iter().map(|text| text.value).collect();
+    let params = params(&section);
+    let compiled = sql.and_then(|sql| {
+        let spec = EffectSpec { sql: sql.value.clone(), params, optional, expect_rows };
+        match CompiledEffect::compile(&spec) {
+            Ok(compiled) => Some(EffectSection { sql, spec, compiled, line }),
+            Err(error) => {
+                section.problem(sql.line, "sql", error);
+                None
+            }
+        }
+    });
+    section.finish();
+    compiled
+}
+
+fn expect_rows(section: &Section<'_, '_>) -> Option<ExpectRows> {
+    let (item, line) = section.item("expect_rows")?;
+    match (item.as_integer().map(u64::try_from), item.as_str()) {
+        (Some(Ok(rows)), _) => Some(ExpectRows::Exactly(rows)),
+        (_, Some("any")) => Some(ExpectRows::Any),
+        _ => {
+            section.wrong_type(line, "expect_rows", "a whole number or \"any\"", item);
+            None
+        }
+    }
+}
+
+fn params(section: &Section<'_, '_>) -> BTreeMap<String, ParamSpec> {
+    let Some(table) = section.section("params") else { return BTreeMap::new() };
+    let mut params = BTreeMap::new();
+    for (name, line) in table.keys() {
+        let Some((item, _)) = table.item(&name) else { continue };
+        let spec = match item {
+            Item::Value(Value::String(_)) => table
+                .text(&name)
+                .and_then(|text| pointer(&table, line, &name, &text.value))
+                .map(|pointer| ParamSpec::from_source(ParamSource::Body(pointer))),
+            _ if item.is_table_like() => table.section(&name).and_then(|inner| param(inner, line)),
+            _ => {
+                let expected = "a JSON pointer such as \"/address/city\", or a table of `pointer` or `header`, `encoding` and `as`";
+                table.wrong_type(line, &name, expected, item);
+                None
+            }
+        };
+        params.extend(spec.map(|spec| (name, spec)));
+    }
+    params
+}
+
+fn param(section: Section<'_, '_>, line: usize) -> Option<ParamSpec> {
+    let body = section.text("pointer").and_then(|text| pointer(&section, line, "pointer", &text.value));
+    let header = section.text("header");
+    let encoding = section.one_of("encoding", &[("base64", Encoding::Base64)]);
+    let as_text = section.one_of("as", &[("text", true)]).unwrap_or(false);
+    if section.has("pointer") && section.has("header") {
+        section.problem(line, "pointer", "only one of `pointer` and `header`");
+    }
+    section.finish();
+    let source = body.map(ParamSource::Body).or_else(|| header.map(|text| ParamSource::Header(text.value)));
+    Some(ParamSpec { source, encoding, as_text })
+}
+
+fn pointer(section: &Section<'_, '_>, line: usize, key: &str, text: &str) -> Option<Pointer> {
+    match Pointer::parse(text) {
+        Ok(pointer) => Some(pointer),
+        Err(error) => {
+            section.problem(line, key, error);
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::defaults::KEYS;
+
+    fn problems(text: &str) -> Vec<String> {
+        let lookup = |_: &str| None;
+        let problems = parse(Path::new("p.toml"), text, &lookup).expect_err("mistakes");
+        problems.into_iter().map(|problem| problem.message).collect()
+    }
+
+    /// The keys that a section knows are those of the reference, neither more nor less.
+    #[test]
+    fn every_known_key_is_in_the_reference_and_every_listed_key_is_known() {
+        let common = "name = \"w\"\nqqqqqqqqqqqqq = 1\n[consumer]\nqqqqqqqqqqqqq = 1\n[retry]\nqqqqqqqqqqqqq = 1\n\
+                      [identity]\nqqqqqqqqqqqqq = 1\nkey = true\n[[effect]]\nqqqqqqqqqqqqq = 1\nsql = \"SELECT 1\"\n";
+        let kafka = "[source]\nqqqqqqqqqqqqq = 1\ntype = \"kafka\"\nbrokers = \"b\"\ntopics = [\"t\"]\ngroup = \"g\"\n\
+                     [store]\nqqqqqqqqqqqqq = 1\ntype = \"postgres\"\nurl = \"postgres://h\"\n";
+        let file = "[source]\nqqqqqqqqqqqqq = 1\ntype = \"file\"\npath = \"p\"\n[store]\nqqqqqqqqqqqqq = 1\ntype = \"sqlite\"\npath = \"s\"\n";
+        let mut known = std::collections::BTreeSet::new();
+        for pipeline in [format!("{common}{kafka}"), format!("{common}{file}")] {
+            for problem in problems(&pipeline) {
+                let (section, list) = problem.split_once("qqqqqqqqqqqqq: unknown key; known here: ").unwrap();
+                let section = section.trim_end_matches('.').replace("effect[1]", "effect");
+                known.extend(list.split(", ").map(|key| match section.as_str() {
+                    "" => key.to_owned(),
+                    section => format!("{section}.{key}"),
+                }));
+            }
+        }
+        for section in ["consumer", "retry", "source", "identity", "store", "effect"] {
+            assert!(known.remove(section), "{section}");
+        }
+        let listed = KEYS.iter().map(|key| key.name.to_owned()).collect();
+        assert_eq!(known, listed);
+    }
+
+    #[test]
+    fn sections_that_are_missing_are_said() {
+        let problems = problems("");
+        for section in ["name", "source", "identity", "store", "effect"] {
+            assert!(problems.iter().any(|problem| problem.starts_with(section)), "{section}: {problems:?}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_declared_in_every_way() {
+        let text = r#"
+            name = "w"
+            source = { type = "file", path = "-" }
+            identity = { fields = ["/a", "/b"] }
+            store = { type = "sqlite", path = "w.db" }
+            [[effect]]
+            sql = "INSERT INTO t VALUES (:city, :photo, :token, :event)"
+            expect_rows = "any"
+            optional = ["city"]
+            params.city = "/address/city"
+            params.photo = { pointer = "/photo", encoding = "base64" }
+            params.token = { as = "text" }
+            params.event = { header = "event-id" }
+        "#;
+        let config = parse(Path::new("p.toml"), text, &|_| None).unwrap();
+        let spec = &config.effects[0].spec;
+        assert_eq!(
+            spec.params["city"],
+            ParamSpec::from_source(ParamSource::Body(Pointer::parse("/address/city").unwrap()))
+        );
+        assert_eq!(spec.params["photo"].encoding, Some(Encoding::Base64));
+        assert_eq!(spec.params["token"], ParamSpec { source: None, encoding: None, as_text: true });
+        assert_eq!(spec.params["event"], ParamSpec::from_source(ParamSource::Header("event-id".into())));
+        assert_eq!(spec.expect_rows, Some(ExpectRows::Any));
+    }
+}

@@ -1,0 +1,174 @@
+//! The effective configuration as TOML: every key, defaults included. Variables stand as they were
+//! written, passwords are masked.
+
+use super::model::{Config, EffectSection, SourceSection, StoreSection};
+use super::parse::{Text, shown_size};
+use crate::redact;
+use handstamp_core::{Identity, OnIdReuse, Order};
+use handstamp_stores::effect::{Encoding, ExpectRows, ParamSource};
+use std::fmt::Write as _;
+use std::time::Duration;
+use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value, value};
+
+/// The whole configuration.
+pub(crate) fn effective(config: &Config) -> String {
+    let mut document = DocumentMut::new();
+    document["name"] = value(config.name.as_str());
+    document["consumer"] = Item::Table(consumer(config));
+    let mut retry = Table::new();
+    retry["max_attempts"] = value(i64::from(config.options.policy.retry.max_attempts));
+    retry["wait"] = time(config.options.policy.retry.wait);
+    document["retry"] = Item::Table(retry);
+    document["source"] = Item::Table(source(&config.source));
+    document["identity"] = Item::Table(identity(&config.identity));
+    document["store"] = Item::Table(store(&config.store));
+    let mut out = document.to_string();
+    for effect in &config.effects {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "\n[[effect]]\n{}", effect_table(effect));
+    }
+    out
+}
+
+fn consumer(config: &Config) -> Table {
+    let options = &config.options;
+    let mut table = Table::new();
+    table["batch_max"] = count(options.batch_max);
+    table["batch_max_bytes"] = value(shown_size(options.batch_max_bytes));
+    table["batch_wait"] = time(options.batch_wait);
+    table["concurrency"] = count(options.concurrency);
+    table["queue_max_bytes"] = value(shown_size(options.queue_max_bytes));
+    table["max_message_bytes"] = value(shown_size(options.message_max_bytes));
+    table["handler_timeout"] = time(options.handler_timeout);
+    table["shutdown_timeout"] = time(options.shutdown_timeout);
+    table["order"] = value(match options.order {
+        Order::Partition => "partition",
+        Order::None => "none",
+    });
+    table["on_id_reuse"] = value(match options.policy.on_id_reuse {
+        OnIdReuse::DeadLetter => "dead_letter",
+        OnIdReuse::Count => "count",
+    });
+    table
+}
+
+fn source(source: &SourceSection) -> Table {
+    let mut table = Table::new();
+    match source {
+        SourceSection::Kafka(kafka) => {
+            table["type"] = value("kafka");
+            table["brokers"] = text(&kafka.brokers);
+            table["topics"] = value(kafka.topics.iter().map(Text::shown).collect::<Array>());
+            table["group"] = text(&kafka.group);
+            table["commit_every"] = time(kafka.commit_every);
+            table["revoke_timeout"] = time(kafka.revoke_timeout);
+            let mut options = Table::new();
+            for (key, option) in &kafka.options {
+                let shown = if redact::is_secret_key(key) && !option.is_variable() {
+                    redact::MASK.to_owned()
+                } else {
+                    option.shown()
+                };
+                options[key] = value(shown);
+            }
+            if !options.is_empty() {
+                table["options"] = Item::Table(options);
+            }
+        }
+        SourceSection::File(file) => {
+            table["type"] = value("file");
+            table["path"] = text(&file.path);
+            optional(&mut table, "state_dir", file.state_dir.as_ref());
+        }
+    }
+    table
+}
+
+fn identity(identity: &Identity) -> Table {
+    let mut table = Table::new();
+    match identity {
+        Identity::Header(name) => table["header"] = value(name.as_str()),
+        Identity::Field(pointer) => table["field"] = value(pointer.as_str()),
+        Identity::Fields(pointers) => {
+            table["fields"] =
+                value(pointers.iter().map(handstamp_core::json::Pointer::as_str).collect::<Array>());
+        }
+        Identity::Key => table["key"] = value(true),
+    }
+    table
+}
+
+fn store(store: &StoreSection) -> Table {
+    let mut table = Table::new();
+    match store {
+        StoreSection::Sqlite(sqlite) => {
+            table["type"] = value("sqlite");
+            table["path"] = text(&sqlite.path);
+            optional(&mut table, "setup", sqlite.setup.as_ref());
+            table["lock_timeout"] = time(sqlite.lock_timeout);
+        }
+        StoreSection::Postgres(postgres) => {
+            table["type"] = value("postgres");
+            table["url"] = text(&postgres.url);
+            optional(&mut table, "migrate_url", postgres.migrate_url.as_ref());
+            table["schema"] = text(&postgres.schema);
+            optional(&mut table, "setup", postgres.setup.as_ref());
+            table["lock_timeout"] = time(postgres.lock_timeout);
+        }
+    }
+    table
+}
+
+fn effect_table(effect: &EffectSection) -> Table {
+    let spec = &effect.spec;
+    let mut table = Table::new();
+    table["sql"] = text(&effect.sql);
+    match spec.expect_rows {
+        Some(ExpectRows::Exactly(rows)) => {
+            table["expect_rows"] = value(i64::try_from(rows).unwrap_or(i64::MAX))
+        }
+        Some(_) => table["expect_rows"] = value("any"),
+        None => {}
+    }
+    if !spec.optional.is_empty() {
+        table["optional"] = value(spec.optional.iter().map(String::as_str).collect::<Array>());
+    }
+    let mut params = InlineTable::new();
+    for (name, param) in &spec.params {
+        let mut rule = InlineTable::new();
+        match &param.source {
+            Some(ParamSource::Body(pointer)) => drop(rule.insert("pointer", Value::from(pointer.as_str()))),
+            Some(ParamSource::Header(header)) => drop(rule.insert("header", Value::from(header.as_str()))),
+            _ => {}
+        }
+        if let Some(Encoding::Base64) = param.encoding {
+            rule.insert("encoding", Value::from("base64"));
+        }
+        if param.as_text {
+            rule.insert("as", Value::from("text"));
+        }
+        params.insert(name, Value::InlineTable(rule));
+    }
+    if !params.is_empty() {
+        table["params"] = value(params);
+    }
+    table
+}
+
+fn text(text: &Text) -> Item {
+    value(text.shown())
+}
+
+fn optional(table: &mut Table, key: &str, written: Option<&Text>) {
+    if let Some(written) = written {
+        table[key] = text(written);
+    }
+}
+
+fn time(time: Duration) -> Item {
+    value(humantime::format_duration(time).to_string())
+}
+
+fn count(count: usize) -> Item {
+    value(i64::try_from(count).unwrap_or(i64::MAX))
+}

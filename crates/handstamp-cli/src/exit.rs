@@ -1,0 +1,222 @@
+//! Exit codes and the program's error: a kind that decides the code, one line, and hints.
+//!
+//! The codes are public: scripts and supervisors may rely on them.
+
+use handstamp_core::{RunError, RunErrorKind, SourceError, SourceErrorKind, StoreError, StoreErrorKind};
+use std::fmt;
+
+/// What the program's exit code says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Done, or stopped as asked.
+    Ok,
+    /// Something unexpected.
+    Unexpected,
+    /// The command line or the configuration is wrong.
+    Usage,
+    /// The source or the store cannot be reached.
+    Unreachable,
+    /// The tables are missing or of another version.
+    NotMigrated,
+    /// A check found a problem.
+    CheckFailed,
+    /// Stopped before it had finished: rolled back, nothing of it settled.
+    Unfinished,
+}
+
+impl Exit {
+    /// Every code with what it means, for `--help` and the reference.
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Ok,
+        Self::Unexpected,
+        Self::Usage,
+        Self::Unreachable,
+        Self::NotMigrated,
+        Self::CheckFailed,
+        Self::Unfinished,
+    ];
+
+    /// The number the process ends with. 6 belongs to the crash lab.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::Unexpected => 1,
+            Self::Usage => 2,
+            Self::Unreachable => 3,
+            Self::NotMigrated => 4,
+            Self::CheckFailed => 5,
+            Self::Unfinished => 7,
+        }
+    }
+}
+
+/// Why a command failed. Text is one line and holds no secret.
+#[derive(Debug)]
+pub(crate) struct CliError {
+    /// Decides the exit code.
+    pub(crate) exit: Exit,
+    /// What happened.
+    pub(crate) message: String,
+    /// Further mistakes of the same kind, one line each.
+    pub(crate) more: Vec<String>,
+    /// The errors behind it, outermost first.
+    pub(crate) causes: Vec<String>,
+    /// What to do.
+    pub(crate) hints: Vec<String>,
+}
+
+impl CliError {
+    /// An error of a kind.
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), more: Vec::new(), causes: Vec::new(), hints: Vec::new() }
+    }
+
+    /// A mistake in the command line or the configuration.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    /// The same with something to do about it.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// Further mistakes of the same kind, one line each.
+    pub(crate) fn also(&mut self, lines: &[String]) {
+        self.more.extend_from_slice(lines);
+    }
+
+    /// The same with the errors behind it, as far as they add something.
+    pub(crate) fn caused_by(mut self, error: Option<&(dyn std::error::Error + 'static)>) -> Self {
+        let mut next = error;
+        while let Some(inner) = next
+            && self.causes.len() < 16
+        {
+            let line = inner.to_string();
+            if !self.message.contains(&line) && !self.causes.iter().any(|cause| cause.contains(&line)) {
+                self.causes.push(line);
+            }
+            next = inner.source();
+        }
+        self
+    }
+
+    /// A file that could not be read or written.
+    pub(crate) fn io(exit: Exit, what: &str, path: &std::path::Path, error: &std::io::Error) -> Self {
+        Self::new(exit, format!("cannot {what} {}: {error}", path.display()))
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}", self.message)?;
+        for line in &self.more {
+            write!(f, "\nerror: {line}")?;
+        }
+        for cause in &self.causes {
+            write!(f, "\n  because: {cause}")?;
+        }
+        for hint in &self.hints {
+            write!(f, "\n  hint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The exit that a store's error asks for.
+pub(crate) fn store_exit(kind: StoreErrorKind) -> Exit {
+    match kind {
+        StoreErrorKind::Unavailable | StoreErrorKind::Conflict | StoreErrorKind::Timeout => Exit::Unreachable,
+        StoreErrorKind::NotMigrated => Exit::NotMigrated,
+        StoreErrorKind::FingerprintMismatch | StoreErrorKind::Config | StoreErrorKind::SchemaMismatch => {
+            Exit::Usage
+        }
+        _ => Exit::Unexpected,
+    }
+}
+
+/// The exit that a source's error asks for.
+pub(crate) fn source_exit(kind: SourceErrorKind) -> Exit {
+    match kind {
+        SourceErrorKind::Disconnected | SourceErrorKind::Missing | SourceErrorKind::Locked => {
+            Exit::Unreachable
+        }
+        SourceErrorKind::Config => Exit::Usage,
+        _ => Exit::Unexpected,
+    }
+}
+
+impl From<StoreError> for CliError {
+    fn from(error: StoreError) -> Self {
+        let hint = store_hint(error.kind);
+        let converted = Self::new(store_exit(error.kind), error.message.clone())
+            .caused_by(std::error::Error::source(&error));
+        match hint {
+            Some(hint) => converted.hint(hint),
+            None => converted,
+        }
+    }
+}
+
+impl From<SourceError> for CliError {
+    fn from(error: SourceError) -> Self {
+        Self::new(source_exit(error.kind), error.message.clone()).caused_by(std::error::Error::source(&error))
+    }
+}
+
+impl From<&RunError> for CliError {
+    fn from(error: &RunError) -> Self {
+        let exit = match error.kind {
+            RunErrorKind::Source(kind) => source_exit(kind),
+            RunErrorKind::Store(kind) => store_exit(kind),
+            RunErrorKind::ShutdownTimeout => Exit::Unfinished,
+            _ => Exit::Unexpected,
+        };
+        let converted = Self::new(exit, error.message.clone()).caused_by(std::error::Error::source(error));
+        match error.kind {
+            RunErrorKind::Store(kind) => match store_hint(kind) {
+                Some(hint) => converted.hint(hint),
+                None => converted,
+            },
+            RunErrorKind::ShutdownTimeout => converted
+                .hint("the open transaction was rolled back; its messages come again at the next run"),
+            _ => converted,
+        }
+    }
+}
+
+fn store_hint(kind: StoreErrorKind) -> Option<&'static str> {
+    match kind {
+        StoreErrorKind::NotMigrated => {
+            Some("run `handstamp migrate FILE` (or `handstamp run FILE --migrate`) once")
+        }
+        StoreErrorKind::FingerprintMismatch => Some(
+            "another source under a known name shares its inbox; choose another `name`, or take it over with `run --adopt`",
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_distinct_and_never_the_labs() {
+        let mut codes: Vec<u8> = Exit::ALL.iter().map(|exit| exit.code()).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes, [0, 1, 2, 3, 4, 5, 7]);
+    }
+
+    #[test]
+    fn an_error_shows_causes_and_hints_once() {
+        let source = StoreError::new(StoreErrorKind::NotMigrated, "schema is missing")
+            .with_source("schema is missing");
+        let shown = CliError::from(source).to_string();
+        assert_eq!(shown.matches("schema is missing").count(), 1, "{shown}");
+        assert!(shown.contains("hint: run `handstamp migrate FILE`"), "{shown}");
+    }
+}

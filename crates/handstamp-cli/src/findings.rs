@@ -1,0 +1,117 @@
+//! What `check` found: each with what to do.
+
+use crate::exit::Exit;
+use serde_json::{Value, json};
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Ok,
+    Warning,
+    Failed,
+}
+
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// One finding.
+#[derive(Debug)]
+struct Finding {
+    level: Level,
+    what: String,
+    todo: Option<String>,
+}
+
+/// Everything found, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Findings(Vec<Finding>);
+
+impl Findings {
+    /// Something is as it should be.
+    pub(crate) fn ok(&mut self, what: impl Into<String>) {
+        self.0.push(Finding { level: Level::Ok, what: what.into(), todo: None });
+    }
+
+    /// Something may bite later.
+    pub(crate) fn warn(&mut self, what: impl Into<String>, todo: impl Into<String>) {
+        self.0.push(Finding { level: Level::Warning, what: what.into(), todo: Some(todo.into()) });
+    }
+
+    /// Something would not work, or would break the promise.
+    pub(crate) fn fail(&mut self, what: impl Into<String>, todo: impl Into<String>) {
+        self.0.push(Finding { level: Level::Failed, what: what.into(), todo: Some(todo.into()) });
+    }
+
+    /// The same from an error and the errors behind it.
+    pub(crate) fn fail_error(&mut self, error: &crate::exit::CliError, todo: &str) {
+        let mut what = error.message.clone();
+        for cause in &error.causes {
+            what.push_str(": ");
+            what.push_str(cause);
+        }
+        let todo = error.hints.first().map_or(todo, String::as_str);
+        self.fail(what, todo);
+    }
+
+    /// The exit code of the whole check.
+    pub(crate) fn exit(&self) -> Exit {
+        if self.count(Level::Failed) > 0 { Exit::CheckFailed } else { Exit::Ok }
+    }
+
+    fn count(&self, level: Level) -> usize {
+        self.0.iter().filter(|finding| finding.level == level).count()
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let mut out = String::new();
+        for finding in &self.0 {
+            out.push_str(&format!("{:<8} {}\n", finding.level.as_str(), finding.what));
+            if let Some(todo) = &finding.todo {
+                out.push_str(&format!("         {todo}\n"));
+            }
+        }
+        let (failed, warnings) = (self.count(Level::Failed), self.count(Level::Warning));
+        out.push_str(&format!("{failed} failed, {warnings} warnings\n"));
+        out
+    }
+
+    /// For programs.
+    pub(crate) fn json(&self) -> Value {
+        let findings: Vec<Value> = self
+            .0
+            .iter()
+            .map(|finding| {
+                json!({ "level": finding.level.as_str(), "what": finding.what, "todo": finding.todo })
+            })
+            .collect();
+        json!({
+            "failed": self.count(Level::Failed),
+            "warnings": self.count(Level::Warning),
+            "findings": findings,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_alone_do_not_fail() {
+        let mut findings = Findings::default();
+        findings.ok("a");
+        findings.warn("b", "do this");
+        assert_eq!(findings.exit(), Exit::Ok);
+        findings.fail("c", "do that");
+        assert_eq!(findings.exit(), Exit::CheckFailed);
+        assert!(findings.text().ends_with("1 failed, 1 warnings\n"), "{}", findings.text());
+    }
+}

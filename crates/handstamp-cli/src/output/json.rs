@@ -1,0 +1,73 @@
+//! Objects for programs: every counter, always present.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use handstamp_core::{Report, StopReason};
+use serde_json::{Map, Value, json};
+
+/// The object at the end of a run.
+pub(crate) fn report(consumer: &str, report: &Report) -> Value {
+    let counts = &report.counts;
+    let notices: Map<String, Value> =
+        report.notices.iter().map(|(notice, count)| (notice.as_str().to_owned(), json!(count))).collect();
+    let lag: Map<String, Value> =
+        report.lag.iter().map(|lane| (lane.name.to_string(), json!(lane.lag))).collect();
+    json!({
+        "consumer": consumer,
+        "received": counts.received,
+        "applied": counts.applied,
+        "duplicate": counts.duplicate,
+        "id_reused": counts.id_reused,
+        "stale": counts.stale,
+        "unmatched": counts.unmatched,
+        "dead_lettered": counts.dead_lettered,
+        "parked": counts.parked,
+        "released": counts.released,
+        "pending": counts.pending(),
+        "attempts_failed": counts.attempts_failed,
+        "commits": counts.commits,
+        "reruns": counts.reruns,
+        "dead_letter_rows": counts.dead_letter_rows,
+        "notices": notices,
+        "lag": lag,
+        "took_seconds": report.took.as_secs_f64(),
+        "stopped": stopped(report.stopped),
+    })
+}
+
+fn stopped(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::Asked => "asked",
+        StopReason::SourceEnded => "source_ended",
+        StopReason::Idle => "idle",
+        StopReason::MessagesMax => "messages_max",
+        _ => "other",
+    }
+}
+
+/// Bytes without loss: text where they are UTF-8, otherwise an object that says base64; null is null.
+pub(crate) fn bytes(bytes: Option<&[u8]>) -> Value {
+    match bytes.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
+        None => Value::Null,
+        Some((_, Ok(text))) => json!(text),
+        Some((bytes, Err(_))) => json!({ "base64": STANDARD.encode(bytes) }),
+    }
+}
+
+/// One object on one line.
+pub(crate) fn line(value: &Value) -> String {
+    format!("{value}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_keep_null_text_and_binary_apart() {
+        assert_eq!(bytes(None), Value::Null);
+        assert_eq!(bytes(Some(b"")), json!(""));
+        assert_eq!(bytes(Some("é\0".as_bytes())), json!("é\0"));
+        assert_eq!(bytes(Some(b"\xff")), json!({ "base64": "/w==" }));
+    }
+}

@@ -1,0 +1,122 @@
+//! The live line: rate, applied, duplicates, dead letters, lag; redrawn in place on a terminal.
+
+use handstamp_core::LiveCounts;
+use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const EVERY: Duration = Duration::from_millis(500);
+const CLEAR: &str = "\r\x1b[2K";
+
+/// What stands in the terminal's last line now.
+static SHOWN: Mutex<Option<String>> = Mutex::new(None);
+
+/// Writes whole lines to standard error, above the live line if there is one.
+pub(crate) fn write_above(text: &str) {
+    let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut err = io::stderr().lock();
+    // Standard error that is gone cannot be told to anyone.
+    let _ = match shown.as_deref() {
+        Some(line) => write!(err, "{CLEAR}{text}{line}"),
+        None => write!(err, "{text}"),
+    };
+    let _ = err.flush();
+}
+
+/// Takes the live line away.
+pub(crate) fn clear() {
+    let mut shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if shown.take().is_some() {
+        let mut err = io::stderr().lock();
+        let _ = write!(err, "{CLEAR}");
+        let _ = err.flush();
+    }
+}
+
+/// A thread that redraws the line until it is dropped.
+pub(crate) struct LiveLine {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LiveLine {
+    /// Starts the line; does nothing where standard error is no terminal.
+    pub(crate) fn start(counts: Arc<LiveCounts>) -> Self {
+        if !io::stderr().is_terminal() {
+            return Self { end: None, thread: None };
+        }
+        let (end, ended) = channel();
+        // Without a thread there is no line; the run does not depend on it.
+        let thread = std::thread::Builder::new().name("live line".to_owned()).spawn(move || {
+            let mut last = (Instant::now(), 0);
+            while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+                let counts_now = counts.snapshot();
+                let now = Instant::now();
+                let seconds = now.duration_since(last.0).as_secs_f64();
+                let rate = per_second(counts_now.ended().saturating_sub(last.1), seconds);
+                last = (now, counts_now.ended());
+                draw(&line(&counts_now, rate, counts.lag()));
+            }
+        });
+        Self { end: Some(end), thread: thread.ok() }
+    }
+}
+
+impl Drop for LiveLine {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // A line that could not be drawn is no reason to fail.
+            let _ = thread.join();
+        }
+        clear();
+    }
+}
+
+fn draw(line: &str) {
+    let mut shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut err = io::stderr().lock();
+    let _ = write!(err, "{CLEAR}{line}");
+    let _ = err.flush();
+    *shown = Some(line.to_owned());
+}
+
+fn line(counts: &handstamp_core::Counts, rate: f64, lag: u64) -> String {
+    format!(
+        "{rate:.0}/s  applied {}  duplicates {}  dead letters {}  lag {lag}",
+        counts.applied,
+        counts.duplicate,
+        counts.dead_lettered + counts.id_reused,
+    )
+}
+
+/// A rate; 0 where no time passed.
+pub(crate) fn per_second(count: u64, seconds: f64) -> f64 {
+    if seconds <= 0.0 {
+        return 0.0;
+    }
+    // A rate is for reading: above 2^53 its last digits do not matter.
+    #[allow(clippy::cast_precision_loss, reason = "a displayed rate")]
+    let count = count as f64;
+    count / seconds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handstamp_core::Counts;
+
+    #[test]
+    fn the_line_names_what_matters() {
+        let counts = Counts { applied: 8, duplicate: 2, dead_lettered: 1, id_reused: 1, ..Counts::default() };
+        assert_eq!(line(&counts, 1234.4, 7), "1234/s  applied 8  duplicates 2  dead letters 2  lag 7");
+    }
+
+    #[test]
+    fn no_time_is_no_rate() {
+        assert!(per_second(5, 0.0) < f64::EPSILON);
+        assert!((per_second(5, 2.0) - 2.5).abs() < f64::EPSILON);
+    }
+}

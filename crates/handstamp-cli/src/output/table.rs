@@ -1,0 +1,109 @@
+//! Tables for people.
+
+use comfy_table::{ContentArrangement, Table, presets};
+use handstamp_core::{Counts, Report, StopReason};
+
+/// A plain table with a header line.
+pub(crate) fn plain(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(header.iter().copied());
+    for row in rows {
+        table.add_row(row);
+    }
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    format!("{}\n", lines.join("\n"))
+}
+
+/// Each count with the word for people and what it means; zero rows of rare counts are left out.
+fn count_rows(counts: &Counts) -> Vec<(&'static str, u64, &'static str)> {
+    let all = [
+        ("received", counts.received, "", true),
+        ("applied", counts.applied, "effect committed", true),
+        ("duplicate", counts.duplicate, "already done: skipped", true),
+        ("id reused", counts.id_reused, "known id with another body: dead letter", false),
+        ("stale", counts.stale, "older than what is applied", false),
+        ("unmatched", counts.unmatched, "no effect wanted it", false),
+        ("dead lettered", counts.dead_lettered, "see `handstamp dlq list`", true),
+        ("parked", counts.parked, "kept for a later retry", false),
+        ("released", counts.released, "given back unfinished", false),
+    ];
+    all.into_iter()
+        .filter(|(_, count, _, always)| *always || *count > 0)
+        .map(|(word, count, meaning, _)| (word, count, meaning))
+        .collect()
+}
+
+/// The table at the end of a run.
+pub(crate) fn report(report: &Report) -> String {
+    let mut rows: Vec<Vec<String>> = count_rows(&report.counts)
+        .into_iter()
+        .map(|(word, count, meaning)| {
+            let meaning = if count == 0 { "" } else { meaning };
+            vec![word.to_owned(), grouped(count), meaning.to_owned()]
+        })
+        .collect();
+    for (notice, count) in &report.notices {
+        rows.push(vec![notice.as_str().replace('_', " "), grouped(*count), String::new()]);
+    }
+    let lag: u64 = report.lag.iter().map(|lane| lane.lag).sum();
+    if lag > 0 {
+        rows.push(vec!["lag".to_owned(), grouped(lag), "not yet settled at the source".to_owned()]);
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    for row in rows {
+        table.add_row(row);
+    }
+    if let Some(column) = table.column_mut(1) {
+        column.set_cell_alignment(comfy_table::CellAlignment::Right);
+    }
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    let seconds = report.took.as_secs_f64();
+    let rate = super::live::per_second(report.counts.ended(), seconds);
+    format!("{}\n took {seconds:.2} s, {rate:.0} messages/s; {}\n", lines.join("\n"), stopped(report.stopped))
+}
+
+/// Why a run ended, for people.
+fn stopped(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::Asked => "stopped as asked",
+        StopReason::SourceEnded => "the source is at its end",
+        StopReason::Idle => "nothing more came",
+        StopReason::MessagesMax => "the number of messages asked for was reached",
+        _ => "stopped",
+    }
+}
+
+/// A number with its thousands apart.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_apart() {
+        for (number, shown) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(number), shown);
+        }
+    }
+
+    #[test]
+    fn received_and_dead_letters_are_always_shown() {
+        let words: Vec<&str> = count_rows(&Counts::default()).iter().map(|(word, ..)| *word).collect();
+        assert_eq!(words, ["received", "applied", "duplicate", "dead lettered"]);
+    }
+}

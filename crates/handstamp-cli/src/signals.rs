@@ -1,0 +1,88 @@
+//! SIGTERM and SIGINT: the first asks for a clean stop, the second ends the process at once.
+//!
+//! They are waited for on a thread of their own: the engine's thread may be inside a database call.
+
+use crate::exit::{CliError, Exit};
+use crate::output::live;
+use tokio::sync::watch;
+
+/// Completes when a stop was asked for; can be cloned and waited for many times.
+#[derive(Debug, Clone)]
+pub(crate) struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    /// Waits for the first signal.
+    pub(crate) async fn asked(mut self) {
+        // A closed channel means that no signal can come any more.
+        if self.0.wait_for(|asked| *asked).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Starts to listen.
+///
+/// # Errors
+/// The thread or its runtime could not be made.
+pub(crate) fn listen() -> Result<Stop, CliError> {
+    let (asked, receiver) = watch::channel(false);
+    let failed = |what: &str| CliError::new(Exit::Unexpected, format!("cannot listen for signals: {what}"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| failed(&error.to_string()))?;
+    let signals = {
+        let _inside = runtime.enter();
+        Signals::new().map_err(|error| failed(&error.to_string()))?
+    };
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || runtime.block_on(serve(signals, &asked)))
+        .map_err(|error| failed(&error.to_string()))?;
+    Ok(Stop(receiver))
+}
+
+async fn serve(mut signals: Signals, asked: &watch::Sender<bool>) {
+    signals.next().await;
+    tracing::info!("stopping: finishing what runs (a second signal exits at once)");
+    asked.send_replace(true);
+    signals.next().await;
+    live::clear();
+    tracing::warn!("stopped by a second signal: what was open is rolled back and its messages come again");
+    std::process::exit(i32::from(Exit::Unfinished.code()));
+}
+
+#[cfg(unix)]
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! { _ = self.terminate.recv() => {}, _ = self.interrupt.recv() => {} }
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    #[allow(clippy::unnecessary_wraps, reason = "the same shape as on Unix")]
+    fn new() -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
