@@ -31,6 +31,15 @@ impl FileOptions {
         self
     }
 
+    /// Where the position of the file is kept; `None` for a stream, a missing file or no `state_dir`.
+    /// Deleting it costs only duplicates.
+    #[must_use]
+    pub fn position_path(&self) -> Option<PathBuf> {
+        let state_dir = self.state_dir.as_ref().filter(|_| !self.is_stdin())?;
+        let canonical = self.path.canonicalize().ok()?;
+        Some(super::position::position_file(state_dir, &canonical, self.consumer.as_str()))
+    }
+
     /// True when the path means standard input.
     #[must_use]
     pub fn is_stdin(&self) -> bool {

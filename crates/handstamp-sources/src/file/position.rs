@@ -234,6 +234,11 @@ fn prefix_length(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX).min(PREFIX_BYTES)
 }
 
+/// The sidecar's own path.
+pub(super) fn position_file(state_dir: &Path, canonical: &Path, consumer: &str) -> PathBuf {
+    with_suffix(&state_dir.join(file_stem(canonical, consumer)), "position")
+}
+
 /// `<file name>.<short hash of the path>.<consumer>`: readable, and never that of another file.
 fn file_stem(canonical: &Path, consumer: &str) -> String {
     let name = canonical.file_name().unwrap_or_default().to_string_lossy();
