@@ -16,6 +16,7 @@ pub mod process;
 pub mod sink_suite;
 pub mod source_suite;
 pub mod store_suite;
+mod suite;
 
 pub use check::{CaseFailure, CaseResult};
 pub use payload::Payload;

@@ -11,6 +11,7 @@
 //! `*Break` values are faults built in on purpose, one a fake, for the honesty suite.
 
 mod breaks;
+mod harness;
 mod log_broker;
 mod log_source;
 mod memory_store;
@@ -18,6 +19,7 @@ mod memory_tx;
 mod queue_source;
 
 pub use breaks::{SourceBreak, StoreBreak};
+pub use harness::{LogHarness, MemoryHarness, QueueHarness};
 pub use log_broker::LogBroker;
 pub use log_source::LogSource;
 pub use memory_store::{MemoryStore, StorePoint};

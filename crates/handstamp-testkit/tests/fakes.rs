@@ -1,0 +1,17 @@
+//! The fakes keep the rules that the real brokers and databases keep.
+
+mod log {
+    handstamp_testkit::source_suite!(paused: handstamp_testkit::fakes::LogHarness::new(None));
+}
+
+mod queue_with_lease {
+    handstamp_testkit::source_suite!(paused: handstamp_testkit::fakes::QueueHarness::new(true, None));
+}
+
+mod queue_without_lease {
+    handstamp_testkit::source_suite!(paused: handstamp_testkit::fakes::QueueHarness::new(false, None));
+}
+
+mod memory_store {
+    handstamp_testkit::store_suite!(paused: handstamp_testkit::fakes::MemoryHarness::new(None));
+}
