@@ -27,9 +27,11 @@
 //! # Ok(()) }
 //! ```
 
+mod binding;
 mod classify;
 mod config;
 mod connect;
+mod effect;
 mod failure;
 mod inbox;
 mod migrate;
@@ -39,6 +41,7 @@ mod tls;
 
 pub use classify::{fault_of, kind_of_code};
 pub use config::{PostgresOptions, SchemaName};
+pub use effect::SqlEffects;
 pub use inbox::{ConsumerName, claim, claim_many, claim_with_digest};
 pub use migrate::{MigrateOptions, Migrated, SCHEMA_VERSION, Setup, migrate, migrate_with, show_sql};
 pub use store::{PostgresStore, ServerFacts, Tx};

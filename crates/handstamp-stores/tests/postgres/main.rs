@@ -6,4 +6,5 @@ mod claims;
 mod harness;
 mod level0;
 mod migrations;
+mod proxy;
 mod transactions;

@@ -1,0 +1,298 @@
+//! Declared SQL effects: a batch handler that pipelines every statement of a batch.
+//!
+//! Authoritative: the server's answers, read in the order of messages and, within a message, of
+//! effects. The first one that fails, or touches another number of rows than expected, names its
+//! message; this is known before COMMIT.
+//!
+//! ```text
+//!  messages ─► values ─► text parameters ─► sent, at most so many ahead ─► answers in order ─► rows checked
+//!                 └─ a value that does not fit: Reject, class binding        └─ first failure: the culprit
+//! ```
+//!
+//! Statements are prepared once a connection, and again on a new one; a connection on which a statement
+//! no longer fitted the schema is not used again.
+
+use super::binding::{TextParameter, encode, shown, unsupported};
+use super::classify::store_error;
+use super::connect::Slot;
+use super::pipeline::in_order;
+use super::store::{PostgresStore, Tx};
+use crate::effect::{BindError, CompiledEffect, EffectSpec, ExpectRows, MessageView};
+use handstamp_core::{
+    BatchError, BatchHandler, FailureClass, HandlerError, Message, StoreError, StoreErrorKind,
+};
+use std::error::Error;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use tokio_postgres::{Client, Statement};
+
+/// Statements sent before the first of them is answered.
+const IN_FLIGHT_MAX: usize = 1000;
+/// Bytes of parameters sent before the first of them is answered.
+const IN_FLIGHT_BYTES_MAX: usize = 4 << 20;
+
+/// Declared effects as a batch handler.
+pub struct SqlEffects {
+    /// Tells this set's prepared statements from another set's on the same connection.
+    set: u64,
+    effects: Vec<Effect>,
+}
+
+struct Effect {
+    label: String,
+    sql: String,
+    compiled: CompiledEffect,
+}
+
+/// A declared effect failed; the database's error is behind it.
+#[derive(Debug)]
+struct EffectFailure {
+    label: String,
+    source: Option<tokio_postgres::Error>,
+    reason: String,
+}
+
+impl fmt::Display for EffectFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.label, self.reason)
+    }
+}
+
+impl Error for EffectFailure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_ref().map(|e| e as _)
+    }
+}
+
+impl fmt::Debug for SqlEffects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.effects.iter().map(|effect| &effect.label)).finish()
+    }
+}
+
+impl SqlEffects {
+    /// Effects that passed every check without a database, in the order they run.
+    #[must_use]
+    pub fn new(effects: Vec<CompiledEffect>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let effects = effects.into_iter().enumerate().map(|(at, compiled)| Effect {
+            label: label(at, compiled.statement.sql()),
+            sql: compiled.statement.render_postgres(),
+            compiled,
+        });
+        Self { set: NEXT.fetch_add(1, Ordering::Relaxed), effects: effects.collect() }
+    }
+
+    /// Compiles declared effects.
+    ///
+    /// # Errors
+    /// `Config`, naming the effect by its number, from 1.
+    pub fn compile(specs: &[EffectSpec]) -> Result<Self, StoreError> {
+        let mut effects = Vec::with_capacity(specs.len());
+        for (at, spec) in specs.iter().enumerate() {
+            effects.push(CompiledEffect::compile(spec).map_err(|e| {
+                StoreError::new(StoreErrorKind::Config, format!("effect {}: {e}", at + 1)).with_source(e)
+            })?);
+        }
+        Ok(Self::new(effects))
+    }
+
+    /// Prepares every effect on the store's database and checks its parameters' types: statements that do
+    /// not fit the schema are found before the first message.
+    ///
+    /// # Errors
+    /// `Unavailable`; `NotMigrated`; `SchemaMismatch` or `Config`, naming the effect and what to change.
+    pub async fn check(&self, store: &PostgresStore) -> Result<(), StoreError> {
+        let schema = store.schema();
+        let refused = |message: String| StoreError::new(StoreErrorKind::Config, message);
+        for effect in &self.effects {
+            if effect.compiled.statement.mentions_schema(schema.as_str()) {
+                return Err(refused(format!(
+                    "{}: the schema {schema} belongs to Handstamp: an effect that touches it could make messages lost or doubled",
+                    effect.label
+                )));
+            }
+        }
+        store
+            .with_slot(async |slot| {
+                let on_path = "SELECT $1::name = ANY (current_schemas(true))";
+                let row = slot.client().query_one(on_path, &[&schema.as_str()]).await;
+                let failed = |e| store_error("reading the search path", e);
+                if row.map_err(failed)?.try_get::<_, bool>(0).map_err(failed)? {
+                    return Err(refused(format!(
+                        "the schema {schema} is on this role's search_path, so that effects could reach Handstamp's tables by accident: take it off"
+                    )));
+                }
+                self.prepare(slot).await.map_err(|failure| {
+                    let kind = failure.source.as_ref().map_or(StoreErrorKind::Config, |e| {
+                        super::fault_of(e).map_or(StoreErrorKind::Statement, |fault| fault.kind)
+                    });
+                    StoreError::new(kind, failure.to_string()).with_source(failure)
+                })?;
+                Ok(())
+            })
+            .await
+    }
+
+    /// The statements as prepared on this connection.
+    async fn prepare(&self, slot: &Slot) -> Result<Arc<[Statement]>, EffectFailure> {
+        let known = slot.effects.lock().unwrap_or_else(PoisonError::into_inner).get(&self.set).cloned();
+        if let Some(statements) = known {
+            return Ok(statements);
+        }
+        let client = slot.client();
+        let prepared =
+            in_order(self.effects.iter().map(|effect| client.prepare(&effect.sql)).collect()).await;
+        let mut statements = Vec::with_capacity(prepared.len());
+        for (effect, prepared) in self.effects.iter().zip(prepared) {
+            let statement = prepared.map_err(|e| effect.failed(e))?;
+            effect.check_types(&statement)?;
+            statements.push(statement);
+        }
+        let statements: Arc<[Statement]> = statements.into();
+        slot.effects.lock().unwrap_or_else(PoisonError::into_inner).insert(self.set, statements.clone());
+        Ok(statements)
+    }
+
+    /// Every parameter of a message's effects.
+    fn parameters(
+        &self,
+        statements: &[Statement],
+        message: &Message,
+    ) -> Result<Vec<Vec<TextParameter>>, HandlerError> {
+        let view = MessageView::new(message);
+        let mut all = Vec::with_capacity(self.effects.len());
+        for (effect, statement) in self.effects.iter().zip(statements) {
+            let bound = effect.parameters(statement, &view);
+            all.push(bound.map_err(|e| {
+                let reason = e.to_string();
+                HandlerError::reject(EffectFailure { label: effect.label.clone(), source: None, reason })
+                    .with_class(FailureClass::Binding)
+            })?);
+        }
+        Ok(all)
+    }
+}
+
+impl Effect {
+    fn failed(&self, error: tokio_postgres::Error) -> EffectFailure {
+        let reason = match error.as_db_error() {
+            Some(db) => {
+                let hint = match db.code().code() {
+                    "42P18" | "42P08" => " (say the parameter's type: CAST(:name AS bigint))",
+                    _ => "",
+                };
+                format!("{} (SQLSTATE {}){hint}", db.message(), db.code().code())
+            }
+            None => error.to_string(),
+        };
+        EffectFailure { label: self.label.clone(), source: Some(error), reason }
+    }
+
+    fn check_types(&self, statement: &Statement) -> Result<(), EffectFailure> {
+        for (param, type_) in self.compiled.bindings.params().iter().zip(statement.params()) {
+            if let Some(why) = unsupported(type_) {
+                let (name, type_) = (&param.name, shown(type_));
+                return Err(EffectFailure {
+                    label: self.label.clone(),
+                    source: None,
+                    reason: format!(
+                        "parameter :{name} has the type {type_}: {why}; write CAST(CAST(:{name} AS text) AS {type_})"
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn parameters(
+        &self,
+        statement: &Statement,
+        view: &MessageView<'_>,
+    ) -> Result<Vec<TextParameter>, BindError> {
+        let values = self.compiled.bindings.resolve(view)?;
+        let params = self.compiled.bindings.params().iter().zip(statement.params());
+        params.zip(&values).map(|((param, type_), value)| encode(&param.name, type_, value)).collect()
+    }
+
+    fn check_rows(&self, rows: u64) -> Result<(), HandlerError> {
+        match self.compiled.expect_rows {
+            Some(expected) if !expected.allows(rows) => Err(self.wrong_rows(expected, rows)),
+            _ => Ok(()),
+        }
+    }
+
+    fn wrong_rows(&self, expected: ExpectRows, rows: u64) -> HandlerError {
+        let reason = format!("touched {rows} rows, expected {expected}");
+        HandlerError::from(EffectFailure { label: self.label.clone(), source: None, reason })
+            .with_class(FailureClass::Rows)
+    }
+}
+
+/// Statements ready to be sent, each with its message's place in the batch and its effect's number.
+#[derive(Default)]
+struct Flight {
+    statements: Vec<(usize, usize, Vec<TextParameter>)>,
+    bytes: usize,
+}
+
+impl Flight {
+    fn is_full(&self) -> bool {
+        self.statements.len() >= IN_FLIGHT_MAX || self.bytes >= IN_FLIGHT_BYTES_MAX
+    }
+
+    fn push(&mut self, message: usize, effect: usize, parameters: Vec<TextParameter>) {
+        self.bytes += parameters.iter().map(TextParameter::len).sum::<usize>();
+        self.statements.push((message, effect, parameters));
+    }
+}
+
+impl SqlEffects {
+    /// Sends a flight, reads every answer, and reports the first that is wrong.
+    async fn fly(&self, client: &Client, prepared: &[Statement], flight: Flight) -> Result<(), BatchError> {
+        let sent = flight
+            .statements
+            .iter()
+            .map(|(_, effect, parameters)| client.execute_raw(&prepared[*effect], parameters))
+            .collect();
+        let answers = in_order(sent).await;
+        for ((message, effect, _), answer) in flight.statements.iter().zip(answers) {
+            let effect = &self.effects[*effect];
+            let outcome = match answer {
+                Ok(rows) => effect.check_rows(rows),
+                Err(error) => Err(HandlerError::from(effect.failed(error))),
+            };
+            outcome.map_err(|error| BatchError { culprit: Some(*message), error })?;
+        }
+        Ok(())
+    }
+}
+
+impl BatchHandler<Tx> for SqlEffects {
+    async fn handle_batch(&self, tx: &mut Tx, batch: &[Message]) -> Result<(), BatchError> {
+        let prepared = self.prepare(tx.slot()).await?;
+        let mut flight = Flight::default();
+        for (at, message) in batch.iter().enumerate() {
+            let parameters = self
+                .parameters(&prepared, message)
+                .map_err(|error| BatchError { culprit: Some(at), error })?;
+            for (effect, parameters) in parameters.into_iter().enumerate() {
+                flight.push(at, effect, parameters);
+                if flight.is_full() {
+                    self.fly(tx, &prepared, std::mem::take(&mut flight)).await?;
+                }
+            }
+        }
+        self.fly(tx, &prepared, flight).await
+    }
+}
+
+fn label(at: usize, sql: &str) -> String {
+    let words = sql.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut start: String = words.chars().take(60).collect();
+    if start.len() < words.len() {
+        start.push('…');
+    }
+    format!("effect {} ({start})", at + 1)
+}
