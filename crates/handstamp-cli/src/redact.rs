@@ -24,11 +24,15 @@ pub(crate) fn register(secret: &str) {
     if secret.len() < SECRET_BYTES_MIN || OWN_WORDS.contains(&secret.to_ascii_lowercase().as_str()) {
         return;
     }
-    let mut spellings = vec![secret.to_owned(), percent_decoded(secret), percent_encoded(secret)];
-    if let Ok(json) = serde_json::to_string(secret) {
-        spellings.push(json.trim_matches('"').to_owned());
+    let mut spellings = Vec::new();
+    for text in [secret.to_owned(), percent_decoded(secret)] {
+        spellings.push(percent_encoded(&text));
+        spellings.push(text.escape_debug().to_string());
+        if let Ok(json) = serde_json::to_string(&text) {
+            spellings.push(json[1..json.len() - 1].to_owned());
+        }
+        spellings.push(text);
     }
-    spellings.push(secret.escape_debug().to_string());
     let mut known = SECRETS.write().unwrap_or_else(PoisonError::into_inner);
     for spelling in spellings {
         if spelling.len() >= SECRET_BYTES_MIN && !known.contains(&spelling) {

@@ -61,7 +61,7 @@ pub(crate) fn check(
     if refused {
         return;
     }
-    let found = match kafka::look(&options, ANSWER_WITHIN) {
+    let found = match kafka::admin::look(&options, ANSWER_WITHIN) {
         Ok(found) => found,
         Err(error) => {
             findings.fail_error(&error.into(), "is the broker running, and is `brokers` right?");
@@ -106,7 +106,7 @@ pub(crate) async fn publish(
     let topic = &topic.value;
     let brokers = &section.brokers.value;
     let options: BTreeMap<String, String> = producer_options(section);
-    let found = kafka::topic_partitions(brokers, &options, topic, ANSWER_WITHIN)?;
+    let found = kafka::admin::topic_partitions(brokers, &options, topic, ANSWER_WITHIN)?;
     if found.is_none() {
         if !args.create_topic {
             return Err(CliError::new(
@@ -115,7 +115,7 @@ pub(crate) async fn publish(
             )
             .hint("--create-topic makes it (with --partitions N, 6 unless said)"));
         }
-        kafka::create_topic(brokers, &options, topic, args.partitions, ANSWER_WITHIN).await?;
+        kafka::admin::create_topic(brokers, &options, topic, args.partitions, ANSWER_WITHIN).await?;
         output::say(&format!("created topic {topic} with {} partitions", args.partitions));
     }
     let header = match &config.identity {

@@ -24,6 +24,7 @@ use crate::exit::CliError;
 use crate::findings::Findings;
 use handstamp_core::{BatchHandler, FailureClass, MessageId, Store, StoreError};
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
+use std::sync::Arc;
 
 /// What `migrate` did, for a person.
 pub(crate) type Steps = Vec<String>;
@@ -47,7 +48,7 @@ pub(crate) trait Backend: Sized {
     fn migration_sql(&self) -> String;
 
     /// Opens the store and prepares the effects. An error of kind `Unavailable` may be tried again.
-    async fn open(&self, config: &Config) -> Result<(Self::Store, Self::Effects), StoreError>;
+    async fn open(&self, config: &Config) -> Result<(Arc<Self::Store>, Self::Effects), StoreError>;
 
     /// What is known of an id.
     async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError>;

@@ -9,11 +9,12 @@ use handstamp_stores::postgres::{
     MigrateOptions, PostgresOptions, PostgresStore, SchemaName, Setup, SqlEffects, show_sql,
 };
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
+use std::sync::Arc;
 
 /// A Postgres database.
 pub(crate) struct Postgres {
     /// The role that runs.
-    store: PostgresStore,
+    store: Arc<PostgresStore>,
     /// The role that migrates, where it is another one.
     migrator: Option<PostgresStore>,
     schema: SchemaName,
@@ -35,9 +36,13 @@ impl Postgres {
             options.lock_timeout = section.lock_timeout;
             PostgresStore::new(options).map_err(CliError::from)
         };
-        let store = open("url", &section.url.value)?;
+        let store = Arc::new(open("url", &section.url.value)?);
         let migrator = section.migrate_url.as_ref().map(|url| open("migrate_url", &url.value)).transpose()?;
         Ok(Self { store, migrator, schema })
+    }
+
+    fn migrator(&self) -> &PostgresStore {
+        self.migrator.as_ref().unwrap_or(&self.store)
     }
 }
 
@@ -58,8 +63,8 @@ impl Backend for Postgres {
             grant_to: grant_to.map(str::to_owned).into_iter().collect(),
             ..MigrateOptions::default()
         };
-        let migrated = self.migrator.as_ref().unwrap_or(&self.store).migrate(&options).await?;
-        let place = self.place();
+        let migrated = self.migrator().migrate(&options).await?;
+        let place = self.migrator().options().place();
         let mut steps = match migrated.applied.as_slice() {
             [] => {
                 vec![format!("{place}: schema {} is up to date (version {})", self.schema, migrated.version)]
@@ -83,10 +88,10 @@ impl Backend for Postgres {
         show_sql(&self.schema)
     }
 
-    async fn open(&self, config: &Config) -> Result<(PostgresStore, SqlEffects), StoreError> {
-        let compiled = config.effects.iter().map(|effect| effect.compiled.clone()).collect();
-        let effects = SqlEffects::prepare(&self.store, compiled).await?;
-        Ok((self.store.clone(), effects))
+    async fn open(&self, config: &Config) -> Result<(Arc<PostgresStore>, SqlEffects), StoreError> {
+        let effects = effects(config);
+        effects.check(&self.store).await?;
+        Ok((Arc::clone(&self.store), effects))
     }
 
     async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError> {
@@ -155,6 +160,14 @@ impl Backend for Postgres {
         if facts.synchronous_commit == "off" {
             findings.ok("store: synchronous_commit is off for this role; every commit of ours raises it");
         }
+        match effects(config).check(&self.store).await {
+            Ok(()) => findings.ok("effects: each fits the tables"),
+            Err(error) => findings.fail_error(&error.into(), "correct the effect or the tables"),
+        }
         None
     }
+}
+
+fn effects(config: &Config) -> SqlEffects {
+    SqlEffects::new(config.effects.iter().map(|effect| effect.compiled.clone()).collect())
 }

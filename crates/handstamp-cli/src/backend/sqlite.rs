@@ -8,6 +8,7 @@ use handstamp_core::{FailureClass, MessageId, StoreError, StoreErrorKind};
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use handstamp_stores::sqlite::{Setup, SqlEffects, SqliteOptions, SqliteStore, show_sql};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A SQLite file.
@@ -70,11 +71,11 @@ impl Backend for Sqlite {
         show_sql()
     }
 
-    async fn open(&self, config: &Config) -> Result<(SqliteStore, SqlEffects), StoreError> {
+    async fn open(&self, config: &Config) -> Result<(Arc<SqliteStore>, SqlEffects), StoreError> {
         let store = SqliteStore::open(self.options(config)?).await?;
         let effects = effects(config);
         store.check_effects(&effects).await?;
-        Ok((store, effects))
+        Ok((Arc::new(store), effects))
     }
 
     async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError> {

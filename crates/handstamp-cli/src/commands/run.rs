@@ -8,6 +8,7 @@ use crate::output::{self, json, live::LiveLine, table};
 use crate::signals::{self, Stop};
 use handstamp_core::retry::Backoff;
 use handstamp_core::{Consumer, ConsumerOptions, Report, RunError, StopReason, StoreError, StoreErrorKind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often a wait is said again.
@@ -44,7 +45,7 @@ async fn run_with<B: Backend>(
     tracing::info!(consumer = %config.name, store = %backend.place(), "running");
     let consumer = Consumer::builder(config.name.clone())
         .boxed_source(source, config.identity.clone())
-        .store(store)
+        .shared_store(store)
         .batch_handler(effects)
         .options(options(config, args));
     let live = LiveLine::start(consumer.live_counts());
@@ -58,7 +59,7 @@ async fn prepare<B: Backend>(
     backend: &B,
     config: &Config,
     args: &RunArgs,
-) -> Result<(B::Store, B::Effects), CliError> {
+) -> Result<(Arc<B::Store>, B::Effects), CliError> {
     if args.migrate {
         let steps = patiently(backend, args.fail_fast, || backend.migrate(config, None)).await?;
         for step in steps {

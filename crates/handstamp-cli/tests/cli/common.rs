@@ -6,50 +6,50 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Stands for a password. It must appear in no output of any command.
-pub const CANARY: &str = "c4n4ry.p4ssw0rd";
+pub(crate) const CANARY: &str = "c4n4ry.p4ssw0rd";
 /// Stands for a credential in a message's header: only `dlq show` and `dlq export` may print it.
-pub const HEADER_CANARY: &str = "c4n4ry.h34d3r";
+pub(crate) const HEADER_CANARY: &str = "c4n4ry.h34d3r";
 /// No command of a test runs longer.
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// A folder with pipelines in it.
-pub struct Place {
+pub(crate) struct Place {
     dir: tempfile::TempDir,
     env: Vec<(String, String)>,
 }
 
 /// What a run left behind.
 #[derive(Debug)]
-pub struct Done {
-    pub code: Option<i32>,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Done {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Place {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap(), env: Vec::new() }
     }
 
-    pub fn env(mut self, key: &str, value: &str) -> Self {
+    pub(crate) fn env(mut self, key: &str, value: &str) -> Self {
         self.env.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    pub fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         std::fs::write(self.path(name), text).unwrap();
     }
 
-    pub fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 
     /// The wallet example, as it is in the repository.
-    pub fn wallet() -> Self {
+    pub(crate) fn wallet() -> Self {
         let place = Self::new();
         for name in ["file.toml", "kafka.toml", "schema.sqlite.sql", "schema.postgres.sql", "credits.jsonl"] {
             std::fs::copy(root().join("examples/wallet").join(name), place.path(name)).unwrap();
@@ -58,21 +58,21 @@ impl Place {
     }
 
     /// Runs at the finest log level.
-    pub fn run(&self, args: &[&str]) -> Done {
+    pub(crate) fn run(&self, args: &[&str]) -> Done {
         self.run_at("trace", args)
     }
 
     /// Runs without logs: standard error is then what the program says by itself.
-    pub fn quiet(&self, args: &[&str]) -> Done {
+    pub(crate) fn quiet(&self, args: &[&str]) -> Done {
         self.run_at("off", args)
     }
 
-    pub fn run_at(&self, log: &str, args: &[&str]) -> Done {
+    pub(crate) fn run_at(&self, log: &str, args: &[&str]) -> Done {
         Running::finish(self.start(log, args))
     }
 
     /// Starts without waiting.
-    pub fn start(&self, log: &str, args: &[&str]) -> Running {
+    pub(crate) fn start(&self, log: &str, args: &[&str]) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_handstamp"));
         command.args(args).current_dir(self.dir.path()).env_remove("NO_COLOR");
         command.env("HANDSTAMP_LOG", log).env("CANARY", CANARY).env("COLUMNS", "100");
@@ -88,24 +88,24 @@ fn shows_bodies(args: &[&str]) -> bool {
 }
 
 /// A run that goes on. It is killed when the test ends before it.
-pub struct Running {
+pub(crate) struct Running {
     child: Option<Child>,
     args: String,
     may_show_headers: bool,
 }
 
 impl Running {
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }
 
     /// Sends a signal by number, through the shell's own kill.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
         assert!(status.unwrap().success(), "kill -{name}");
     }
 
-    pub fn finish(mut self) -> Done {
+    pub(crate) fn finish(mut self) -> Done {
         let child = self.child.take().unwrap();
         let output = wait(child, &self.args);
         let done = Done {
@@ -162,26 +162,26 @@ fn drain(mut pipe: impl std::io::Read + Send + 'static) -> std::thread::JoinHand
 impl Done {
     /// The exit code is as expected; shows everything when it is not.
     #[track_caller]
-    pub fn exits(self, code: i32) -> Self {
+    pub(crate) fn exits(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
         self
     }
 
     /// Standard output as one JSON object.
     #[track_caller]
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e} in {}", self.stdout))
     }
 
     /// Some fields of the JSON object on standard output, by name.
     #[track_caller]
-    pub fn counts<const N: usize>(&self, names: [&str; N]) -> [u64; N] {
+    pub(crate) fn counts<const N: usize>(&self, names: [&str; N]) -> [u64; N] {
         let object = self.json();
         names.map(|name| object[name].as_u64().unwrap_or_else(|| panic!("no {name} in {object}")))
     }
 }
 
 /// The repository.
-pub fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
 }

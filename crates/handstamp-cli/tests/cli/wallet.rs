@@ -1,0 +1,151 @@
+//! The wallet example on a file and SQLite: what its README says, line by line.
+
+use crate::common::Place;
+use handstamp_core::{ConsumerName, Fingerprint, Store};
+use handstamp_stores::sqlite::{SqliteOptions, SqliteStore};
+
+/// One number out of the wallet's tables, read beside the program.
+pub(crate) fn number(place: &Place, sql: &str) -> i64 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = SqliteStore::open(SqliteOptions::new(place.path("wallet.db"))).await.unwrap();
+        let name = ConsumerName::new("test-reader").unwrap();
+        let key = store.register(&name, &Fingerprint("test".into()), true).await.unwrap();
+        let (tx, _) = store.begin(&key, &[]).await.unwrap();
+        let number = tx.query_row(sql, [], |row| row.get(0)).unwrap();
+        store.rollback(tx).await.unwrap();
+        number
+    })
+}
+
+const NAMES: [&str; 5] = ["received", "applied", "duplicate", "id_reused", "dead_lettered"];
+
+fn position(place: &Place) -> std::path::PathBuf {
+    let folder = std::fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().path());
+    let found: Vec<_> = folder.filter(|path| path.extension().is_some_and(|e| e == "position")).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0].clone()
+}
+
+#[test]
+fn the_example_does_what_its_readme_says() {
+    let place = Place::wallet();
+    let done = place.run(&["run", "file.toml", "--json"]).exits(0);
+    assert_eq!(done.counts(NAMES), [32, 13, 5, 1, 13]);
+    assert_eq!(done.counts(["pending", "released", "dead_letter_rows"]), [0, 0, 14]);
+    assert_eq!(done.json()["stopped"], "source_ended");
+    assert_eq!(number(&place, "SELECT count(*) FROM ledger"), 13);
+    assert_eq!(number(&place, "SELECT count(DISTINCT event_id) FROM ledger"), 13);
+    assert_eq!(number(&place, "SELECT sum(balance) FROM accounts"), 391);
+    assert_eq!(number(&place, "SELECT sum(amount) FROM ledger"), 391);
+
+    // The README's table: line → class.
+    let list = place.run(&["dlq", "list", "file.toml", "--json"]).exits(0).json();
+    let mut classes: Vec<(u64, String)> = list["dead_letters"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|letter| (letter["line"].as_u64().unwrap(), letter["class"].as_str().unwrap().to_owned()))
+        .collect();
+    classes.sort();
+    let readme = std::fs::read_to_string(crate::common::root().join("examples/wallet/README.md")).unwrap();
+    for (line, class) in &classes {
+        let row = readme.lines().find(|row| row.starts_with(&format!("| {line} |")));
+        let row = row.unwrap_or_else(|| panic!("the README has no row for line {line}"));
+        let named =
+            row.contains(&format!("`{class}`")) || (class == "id_reused" && row.contains("id reused"));
+        assert!(named, "line {line} is {class}: {row}");
+    }
+    assert_eq!(classes.len(), 14);
+}
+
+#[test]
+fn a_second_run_receives_nothing_and_says_how_to_start_over() {
+    let place = Place::wallet();
+    place.run(&["run", "file.toml"]).exits(0);
+    let again = place.quiet(&["run", "file.toml", "--json"]).exits(0);
+    assert_eq!(again.counts(NAMES), [0, 0, 0, 0, 0]);
+    let position = position(&place);
+    let name = position.file_name().unwrap().to_string_lossy();
+    for words in ["received 0", "start over", &name, "wallet.db"] {
+        assert!(again.stderr.contains(words), "{words} is not in {}", again.stderr);
+    }
+    // The position only saves work: without it everything is a duplicate and no dead letter is new.
+    std::fs::remove_file(position).unwrap();
+    let lost = place.run(&["run", "file.toml", "--json"]).exits(0);
+    assert_eq!(lost.counts(NAMES)[..2], [32, 0]);
+    assert_eq!(lost.counts(["dead_letter_rows"]), [0]);
+    assert_eq!(number(&place, "SELECT sum(balance) FROM accounts"), 391);
+}
+
+#[test]
+fn lines_copied_into_another_file_apply_nothing() {
+    let place = Place::wallet();
+    place.run(&["run", "file.toml"]).exits(0);
+    let lines = place.read("credits.jsonl");
+    place.write("copied.jsonl", &format!("{lines}{lines}"));
+    place.write("copied.toml", &place.read("file.toml").replace("credits.jsonl", "copied.jsonl"));
+    let copied = place.run(&["run", "copied.toml", "--json"]).exits(0);
+    assert_eq!(copied.counts(["received", "applied"]), [64, 0]);
+    assert_eq!(number(&place, "SELECT sum(balance) FROM accounts"), 391);
+}
+
+#[test]
+fn lines_that_are_appended_later_are_read_from_where_it_stopped() {
+    let place = Place::wallet();
+    place.run(&["run", "file.toml"]).exits(0);
+    place
+        .quiet(&[
+            "publish",
+            "--out",
+            "credits.jsonl",
+            "--sample",
+            "credits",
+            "--count",
+            "50",
+            "--duplicates",
+            "0.2",
+        ])
+        .exits(0);
+    let next = place.run(&["run", "file.toml", "--json"]).exits(0);
+    assert_eq!(next.counts(["received", "applied", "duplicate"]), [60, 50, 10]);
+    assert_eq!(number(&place, "SELECT count(*) FROM ledger"), 63);
+}
+
+#[test]
+fn max_messages_stops_and_the_next_run_goes_on() {
+    let place = Place::wallet();
+    let first = place.run(&["run", "file.toml", "--max-messages", "4", "--json"]).exits(0);
+    assert_eq!(first.json()["stopped"], "messages_max");
+    let [received, applied, released] = first.counts(["received", "applied", "released"]);
+    assert_eq!(received - released, 4);
+    assert_eq!(applied, 4);
+    let rest = place.run(&["run", "file.toml", "--json"]).exits(0);
+    assert_eq!(rest.counts(["received", "applied"]), [28, 9]);
+}
+
+#[test]
+fn standard_output_has_the_table_and_nothing_else() {
+    let done = Place::wallet().run(&["run", "file.toml"]).exits(0);
+    let words: Vec<&str> = done.stdout.lines().map(|line| line.split("  ").next().unwrap().trim()).collect();
+    assert_eq!(words[..5], ["received", "applied", "duplicate", "id reused", "dead lettered"]);
+    assert_eq!(words.len(), 6, "{}", done.stdout);
+}
+
+#[test]
+fn the_same_pipeline_from_another_folder_does_the_same() {
+    let place = Place::wallet();
+    let file = place.path("file.toml");
+    let other = Place::new();
+    let done = other.run(&["run", file.to_str().unwrap(), "--json"]).exits(0);
+    assert_eq!(done.counts(["applied"]), [13]);
+    assert!(place.path("wallet.db").exists() && !other.path("wallet.db").exists());
+}
+
+#[test]
+fn standard_input_is_read_to_its_end() {
+    let place = Place::wallet();
+    place.write("stdin.toml", &place.read("file.toml").replace("credits.jsonl", "-"));
+    let done = place.run(&["run", "stdin.toml", "--json"]).exits(0);
+    assert_eq!(done.counts(["received"]), [0]);
+}
