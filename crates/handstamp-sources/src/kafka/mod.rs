@@ -1,0 +1,42 @@
+//! Kafka consumer groups as a source, and topics as a sink.
+//!
+//! One thread owns the client ([`KafkaSource`]); it polls, hands over, commits and answers rebalances, and
+//! never processes a message. Authoritative is the broker, for what is ours and what is committed; a
+//! position is only committed after the engine said that its outcome is durable.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `config`, `settings` | what users may say, what is refused and why |
+//! | `source`, `thread`, `session` | the thread, its loop, its bounded end |
+//! | `start` | waiting for brokers and topics |
+//! | `assignment`, `rebalance` | lanes, epochs, partitions that come and go |
+//! | `deliver`, `records`, `outbox` | from a partition's queue to the engine |
+//! | `settle`, `commit` | from settled deliveries to committed offsets |
+//! | `sink`, `admin` | publishing; questions for `check` |
+//! | `context`, `wake`, `ffi` | callbacks, waking, everything that needs `unsafe` |
+
+pub mod admin;
+mod assignment;
+mod commit;
+mod config;
+mod context;
+mod deliver;
+mod ffi;
+#[doc(hidden)]
+pub mod hooks;
+mod outbox;
+mod rebalance;
+mod records;
+mod session;
+mod settings;
+mod settle;
+mod sink;
+mod source;
+mod start;
+mod thread;
+mod wake;
+
+pub use config::{KafkaOptions, Problem};
+pub use settings::Severity;
+pub use sink::{KafkaSink, record_for};
+pub use source::KafkaSource;

@@ -1,0 +1,358 @@
+//! One client in its group: the loop, the errors it meets, and its bounded end.
+
+use super::commit::Commits;
+use super::context::Context;
+use super::ffi::{self, Client, Queue};
+use super::records::Copier;
+use super::start::{Plan, code_text};
+use super::thread::{End, POLL_EVERY, SAY_EVERY, Worker};
+use super::wake::Signal;
+use handstamp_core::{Control, Notice, SourceError, SourceErrorKind};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Most events taken from the main queue at a time.
+const EVENTS_MAX: usize = 1000;
+const EVERY_SECOND: Duration = Duration::from_secs(1);
+/// How long a client may take to leave when nobody said.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+
+/// A client, its queues and the worker it serves.
+pub(super) struct Session {
+    pub(super) worker: Worker,
+    pub(super) plan: Plan,
+    /// How many lanes the client's queues were sized for.
+    pub(super) planned_lanes: usize,
+    pub(super) client: Client,
+    pub(super) main: Queue,
+    pub(super) answers: Queue,
+    pub(super) commits: Commits,
+    pub(super) copier: Copier,
+    /// The lane that was read last.
+    pub(super) cursor: usize,
+    /// Why the service ends, once it does.
+    pub(super) end: Option<End>,
+    pub(super) told: Told,
+    next_second: Instant,
+}
+
+/// Troubles already said, so that each is said once.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// The broker is away.
+    pub(super) away: bool,
+    /// When each code was last said.
+    said: HashMap<i32, Instant>,
+}
+
+impl Told {
+    /// Whether this may be said (again) now.
+    pub(super) fn may_say(&mut self, code: i32) -> bool {
+        let now = Instant::now();
+        let again = self.said.get(&code).is_none_or(|at| now.duration_since(*at) >= SAY_EVERY);
+        if again {
+            self.said.insert(code, now);
+        }
+        again
+    }
+}
+
+impl Session {
+    /// Builds the client and asks for the group.
+    ///
+    /// # Errors
+    /// The worker and the reason, when the library refuses the configuration.
+    pub(super) fn open(worker: Worker, plan: Plan) -> Result<Self, (Box<Worker>, SourceError)> {
+        match Self::build(&worker, &plan) {
+            Ok((client, main, answers)) => {
+                let now = Instant::now();
+                let commits = Commits::new(worker.options.commit_every(), now);
+                let copier = Copier::new(worker.limits.message_max_bytes);
+                let (end, told) = (None, Told::default());
+                let next_second = now;
+                let planned_lanes = plan.lanes();
+                Ok(Self {
+                    worker,
+                    plan,
+                    planned_lanes,
+                    client,
+                    main,
+                    answers,
+                    commits,
+                    copier,
+                    cursor: 0,
+                    end,
+                    told,
+                    next_second,
+                })
+            }
+            Err(error) => Err((Box::new(worker), error)),
+        }
+    }
+
+    fn build(worker: &Worker, plan: &Plan) -> Result<(Client, Queue, Queue), SourceError> {
+        let options = &worker.options;
+        let config = options.consumer_config(&worker.limits, plan.lanes());
+        let client: BaseConsumer<Context> = config
+            .create_with_context(Context::default())
+            .map_err(|error| super::config::refused(options, &error))?;
+        let client = Arc::new(client);
+        let no_queue =
+            || SourceError::new(SourceErrorKind::Other, "the Kafka client has no queue to read from");
+        let mut main = Queue::main(&client).ok_or_else(no_queue)?;
+        main.raise(Signal::new(Arc::clone(&worker.wake)));
+        let mut answers = Queue::new(&client).ok_or_else(no_queue)?;
+        answers.raise(Signal::new(Arc::clone(&worker.wake)));
+        let topics: Vec<&str> = options.topics().iter().map(String::as_str).collect();
+        client.subscribe(&topics).map_err(|error| {
+            SourceError::new(SourceErrorKind::Config, format!("cannot subscribe to {}", topics.join(", ")))
+                .with_source(error)
+        })?;
+        Ok((client, main, answers))
+    }
+
+    /// Serves until there is a reason to end, then leaves the group.
+    pub(super) fn run(mut self) -> (Worker, End) {
+        let end = self.serve();
+        if !self.worker.engine_gone {
+            let limit = self.leave_limit().min(self.worker.options.revoke_timeout());
+            self.flush_commits(Instant::now() + limit);
+        }
+        let limit = self.leave_limit();
+        (self.leave(limit), end)
+    }
+
+    fn leave_limit(&self) -> Duration {
+        match self.worker.closing {
+            Some(deadline) => deadline.saturating_duration_since(Instant::now()) * 4 / 5,
+            None => LEAVE_WITHIN,
+        }
+    }
+
+    fn serve(&mut self) -> End {
+        loop {
+            self.take_commands();
+            self.poll_main();
+            while self.end.is_none() {
+                let Some(rebalance) = self.client.context().next_rebalance() else { break };
+                self.rebalance(&rebalance);
+            }
+            if let Some(end) = self.end.take() {
+                return end;
+            }
+            if self.worker.ending() {
+                return End::Closed;
+            }
+            let now = Instant::now();
+            self.commit_step(now);
+            let more = self.deliver();
+            self.each_second(now);
+            if !more && self.end.is_none() {
+                let at_most = self.sleep_for();
+                self.worker.wake.wait(at_most);
+            }
+        }
+    }
+
+    fn sleep_for(&mut self) -> Duration {
+        if self.commits.in_flight.is_none() && !self.anything_to_commit() {
+            return POLL_EVERY;
+        }
+        self.commits.next_at().saturating_duration_since(Instant::now()).min(POLL_EVERY)
+    }
+
+    /// Takes what waits on the main queue: rebalances, errors, log lines. Always polls at least once, for
+    /// that is what `max.poll.interval.ms` asks for.
+    pub(super) fn poll_main(&mut self) {
+        self.test_hooks();
+        for _ in 0..EVENTS_MAX {
+            self.worker.hooks.polls.fetch_add(1, Ordering::Relaxed);
+            match self.client.poll(Duration::ZERO) {
+                None if self.main.len() == 0 => return,
+                None => {}
+                Some(Err(error)) => {
+                    if let Some(end) = trouble(&self.worker, &mut self.told, &error) {
+                        self.end = Some(end);
+                        return;
+                    }
+                }
+                Some(Ok(_)) => {
+                    // Its partition was never cut off from the main queue: go back to what is committed.
+                    tracing::error!(target: "handstamp", "a message came outside its lane; building a new client");
+                    self.end = Some(End::Rebuild);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn test_hooks(&self) {
+        let stall = self.worker.hooks.stall_ms.swap(0, Ordering::Relaxed);
+        if stall > 0 {
+            std::thread::sleep(Duration::from_millis(stall));
+        }
+        if self.worker.hooks.fatal.swap(false, Ordering::Relaxed) {
+            ffi::raise_fatal_error(&self.client);
+        }
+    }
+
+    fn each_second(&mut self, now: Instant) {
+        if now < self.next_second {
+            return;
+        }
+        self.next_second = now + EVERY_SECOND;
+        let (mut lag, mut queued) = (vec![], 0);
+        for id in self.worker.lanes.ours() {
+            let lane = self.worker.lanes.lane(id);
+            let Some(slot) = self.worker.lanes.slot(id) else { continue };
+            let Some(owned) = &slot.owned else { continue };
+            queued += owned.queue.len();
+            let high = ffi::watermarks(&self.client, &slot.topic, slot.partition).map(|(_, high)| high);
+            if let (Some(high), Some(settled)) = (high, owned.settled_to()) {
+                lag.push((lane, u64::try_from(high - settled).unwrap_or(0)));
+            }
+        }
+        self.worker.hooks.queued.store(u64::try_from(queued).unwrap_or(u64::MAX), Ordering::Relaxed);
+        if !lag.is_empty() {
+            self.worker.say(Control::Lag(lag));
+        }
+        if let Some((code, _)) = self.client.client().fatal_error() {
+            tracing::error!(target: "handstamp", %code, "the Kafka client cannot go on; building a new one");
+            self.end = Some(End::Rebuild);
+        }
+    }
+
+    /// Something came from the broker: it is not away.
+    pub(super) fn broker_answers(&mut self) {
+        if std::mem::take(&mut self.told.away) {
+            tracing::info!(target: "handstamp", "a Kafka broker answers again");
+        }
+    }
+
+    /// Leaves the group and drops the client, both within the limit.
+    fn leave(mut self, within: Duration) -> Worker {
+        let deadline = Instant::now() + within;
+        self.forget_all();
+        let Self { mut worker, client, main, answers, .. } = self;
+        if let Err(error) = client.close_queue() {
+            tracing::debug!(target: "handstamp", %error, "kafka client: close");
+        } else {
+            while !client.closed() && Instant::now() < deadline {
+                let _ = client.poll(Duration::from_millis(10));
+                while let Some(rebalance) = client.context().next_rebalance() {
+                    if let Err(error) = super::context::answer(&client, &rebalance) {
+                        tracing::debug!(target: "handstamp", %error, "kafka client: assignment at the end");
+                    }
+                }
+            }
+            if !client.closed() {
+                tracing::warn!(target: "handstamp", "did not leave the Kafka group in time; the broker will notice");
+            }
+        }
+        client.context().let_go();
+        drop((main, answers));
+        drop_within(
+            client,
+            deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(200)),
+        );
+        while let Some(command) = worker.next_command() {
+            drop(command);
+        }
+        worker
+    }
+}
+
+/// Drops a client on a thread of its own and waits for it only so long: the library joins its threads,
+/// and one that waits for a dead broker can take its time.
+pub(super) fn drop_within<T: Send + 'static>(client: T, within: Duration) {
+    let (done, wait) = mpsc::channel::<()>();
+    let dropping = std::thread::Builder::new().name("handstamp-kafka-end".into()).spawn(move || {
+        drop(client);
+        drop(done);
+    });
+    if dropping.is_ok() {
+        let _ = wait.recv_timeout(within);
+    }
+}
+
+/// What an error means: nearly always "go on polling".
+fn trouble(worker: &Worker, told: &mut Told, error: &KafkaError) -> Option<End> {
+    use RDKafkaErrorCode as Code;
+    let fail_fast = worker.options.fail_fast;
+    let code = match error {
+        KafkaError::MessageConsumptionFatal(code) => {
+            tracing::error!(target: "handstamp", %code, "the Kafka client cannot go on; building a new one");
+            return Some(End::Rebuild);
+        }
+        KafkaError::PartitionEOF(_) => return None,
+        other => other.rdkafka_error_code()?,
+    };
+    match code {
+        Code::PollExceeded => {
+            worker.notice(Notice::Evicted);
+            tracing::warn!(target: "handstamp",
+                "max.poll.interval.ms passed without a poll; rejoining the group, results of the old assignment are dropped");
+        }
+        Code::AllBrokersDown => {
+            if !std::mem::replace(&mut told.away, true) {
+                worker.notice(Notice::BrokerAway);
+                tracing::warn!(target: "handstamp", "no Kafka broker answers at {}; waiting", worker.options.brokers());
+            }
+            if fail_fast {
+                let message = format!("no Kafka broker answers at {}", worker.options.brokers());
+                return Some(End::Failed(SourceError::new(SourceErrorKind::Disconnected, message)));
+            }
+        }
+        Code::UnknownTopicOrPartition | Code::UnknownTopic => {
+            let message = format!("a topic of {} is gone from Kafka", worker.options.topics().join(", "));
+            if told.may_say(3) {
+                worker.notice(Notice::Missing);
+                tracing::warn!(target: "handstamp", "{message}; waiting for it to come back");
+            }
+            if fail_fast {
+                return Some(End::Failed(SourceError::new(SourceErrorKind::Missing, message)));
+            }
+        }
+        Code::TopicAuthorizationFailed
+        | Code::GroupAuthorizationFailed
+        | Code::SaslAuthenticationFailed
+        | Code::Authentication => {
+            let message = format!("Kafka refuses us: {}", code_text(error));
+            if told.may_say(code as i32) {
+                tracing::warn!(target: "handstamp", "{message}; trying again");
+            }
+            if fail_fast {
+                return Some(End::Failed(SourceError::new(SourceErrorKind::Disconnected, message)));
+            }
+        }
+        other => {
+            if told.may_say(other as i32) {
+                tracing::info!(target: "handstamp", "kafka client: {other}; going on");
+            }
+        }
+    }
+    None
+}
+
+impl Session {
+    /// Judges an error that came on a partition's own queue.
+    pub(super) fn lane_trouble(&mut self, code: ffi::Code) {
+        let error = match rdkafka::types::RDKafkaRespErr::try_from(code.0) {
+            Ok(known) => KafkaError::MessageConsumption(known.into()),
+            Err(_) => {
+                if self.told.may_say(code.0) {
+                    tracing::info!(target: "handstamp", "kafka client: {}; going on", code.text());
+                }
+                return;
+            }
+        };
+        if let Some(end) = trouble(&self.worker, &mut self.told, &error) {
+            self.end = Some(end);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The Kafka source hands every record over, in order, intact, and commits only what is settled.
+#![cfg(feature = "kafka")]
+
+mod kafka_common;
+
+use handstamp_core::{Command, Settled};
+use kafka_common::{Engine, Place, assert_each_once};
+
+#[test]
+fn a_thousand_messages_are_handed_over_and_settled_once_and_a_restart_goes_on_behind_them() {
+    let place = Place::new("thousand", 3);
+    place.produce(3, 0, 1000);
+    let mut engine = Engine::start(place.options());
+    engine.until("all handed over", |e| e.got.len() == 1000);
+    engine.until("all settled", |e| e.settled_as(Settled::Done) == 1000);
+    engine.until("caught up", |e| e.caught_up.len() == 3);
+    assert_each_once(engine.values(), 0, 1000);
+    for lane in &engine.current {
+        let offsets: Vec<i64> =
+            engine.got.iter().filter(|d| d.lane == *lane).map(|d| d.record.origin.offset).collect();
+        assert!(offsets.is_sorted(), "in order within a lane");
+        assert!(
+            engine.got.iter().filter(|d| d.lane == *lane).all(|d| d.tag.0 == d.record.origin.offset as u64)
+        );
+    }
+    engine.close();
+    assert_eq!(place.committed_sum(), 1000);
+
+    place.produce(3, 1000, 1010);
+    let mut engine = Engine::start(place.options());
+    engine.until("the new ones", |e| e.got.len() >= 10 && e.caught_up.len() == 3);
+    assert_each_once(engine.values(), 1000, 1010);
+    engine.close();
+}
+
+#[test]
+fn what_was_not_settled_comes_again_and_nothing_behind_it_is_committed() {
+    let place = Place::new("unsettled", 1);
+    place.produce(1, 0, 100);
+    let mut engine = Engine::start(place.options());
+    engine.ack = false;
+    engine.until("all handed over", |e| e.got.len() == 100);
+    // 40 stays open: the mark stops there, whatever is settled behind it.
+    let open = engine.got.remove(40);
+    engine.settle(&engine.got);
+    engine.until("the prefix is settled", |e| e.settled_as(Settled::Done) == 40);
+    engine.close();
+    assert_eq!(place.committed()[&0], 40);
+
+    let mut engine = Engine::start(place.options());
+    engine.until("the rest", |e| e.got.len() >= 60 && e.caught_up.len() == 1);
+    assert_eq!(engine.got[0].record.origin, open.record.origin);
+    assert_each_once(engine.values(), 40, 100);
+    engine.close();
+    assert_eq!(place.committed()[&0], 100);
+}
+
+#[test]
+fn an_engine_that_vanishes_ends_the_source_without_settling() {
+    let place = Place::new("vanish", 1);
+    place.produce(1, 0, 10);
+    let mut engine = Engine::start(place.options().with_commit_every(std::time::Duration::from_secs(3600)));
+    engine.until("handed over", |e| e.got.len() == 10);
+    engine.vanish();
+    engine.until("the end", |e| e.ended);
+    assert!(place.committed().values().all(|offset| *offset <= 10));
+}
+
+#[test]
+fn a_held_lane_gets_nothing_and_the_others_go_on_and_polling_does_too() {
+    let place = Place::new("hold", 2);
+    let mut engine = Engine::start(place.options());
+    engine.until("assigned", |e| e.caught_up.len() == 2);
+    let held = engine.lane("[0]");
+    engine.send(Command::Hold(held));
+    place.produce(2, 0, 1000);
+    engine.until("the other lane's", |e| e.got.len() == 500);
+    let polls = engine.hooks.polls.load(std::sync::atomic::Ordering::Relaxed);
+    engine.go_on_for(std::time::Duration::from_millis(1500));
+    assert!(engine.got.iter().all(|d| d.lane != held));
+    let more = engine.hooks.polls.load(std::sync::atomic::Ordering::Relaxed) - polls;
+    assert!(more >= 10, "polled {more} times in 1.5 s");
+    engine.send(Command::Release(held));
+    engine.until("the held ones", |e| e.got.len() == 1000);
+    assert_each_once(engine.values(), 0, 1000);
+    engine.close();
+    assert_eq!(place.committed_sum(), 1000);
+}
