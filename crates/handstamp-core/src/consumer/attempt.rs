@@ -158,7 +158,7 @@ impl<S: Store> Shared<S> {
                 Plan::RecordReused if is_new() => {
                     counts.id_reused += 1;
                     counts.dead_letter_rows += 1;
-                    tracing::warn!(target: "handstamp", message = %item.shown(), "id reused with another body: dead letter");
+                    tracing::warn!(target: "handstamp", "id reused with another body, dead letter: {}", item.shown());
                 }
                 Plan::Record | Plan::RecordReused => counts.duplicate += 1,
                 Plan::CountReused => counts.id_reused += 1,
@@ -297,10 +297,10 @@ fn say_dead(item: &Item) {
     if let Some(failure) = &item.dead {
         tracing::warn!(
             target: "handstamp",
-            message = %item.shown(),
             class = failure.class.as_str(),
             reason = failure.reason.as_str(),
-            "dead letter"
+            "dead letter {}",
+            item.shown()
         );
     }
 }

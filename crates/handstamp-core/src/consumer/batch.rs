@@ -188,7 +188,7 @@ impl<S: Store> Shared<S> {
         let verdict = decide(run.outcome, attempts, &self.options.policy);
         tracing::debug!(
             target: "handstamp",
-            message = %chunk[at].shown(),
+            delivery = %chunk[at].shown(),
             attempts,
             reason = run.failure.reason.as_str(),
             ?verdict,
@@ -275,10 +275,10 @@ impl<S: Store> Shared<S> {
         if shown {
             tracing::info!(
                 target: "handstamp",
-                message = %item.shown(),
                 state = state.as_str(),
                 first_seen_ms = first_seen.0,
-                "skipped duplicate"
+                "skipped duplicate {}",
+                item.shown()
             );
         }
     }

@@ -1,0 +1,128 @@
+//! A level 1 consumer as a process of its own, with one thing bent on request.
+//!
+//! `subject key=value …`: consumer, source=file|kafka, path or topic and group, store=sqlite|postgres,
+//! db (path or URL), state, bend-store, bend-source, batch, lanes, pause-us, idle-ms, attempts, shutdown-ms,
+//! forgive=1 (messages that ask to fail do not).
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "test harness")]
+
+use handstamp::file::{FileOptions, FileSource};
+use handstamp::kafka::{KafkaOptions, KafkaSource};
+use handstamp::postgres::{PostgresOptions, PostgresStore};
+use handstamp::sqlite::{SqliteOptions, SqliteStore};
+use handstamp::{
+    Consumer, ConsumerName, ConsumerOptions, Identity, Message, Report, RunError, Store, json::Pointer,
+};
+use handstamp_e2e::bent_source::{self, BentSource};
+use handstamp_e2e::bent_store::{self, BentStore};
+use handstamp_e2e::money;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+struct Arguments(BTreeMap<String, String>);
+
+impl Arguments {
+    fn text(&self, key: &str, default: &str) -> String {
+        self.0.get(key).cloned().unwrap_or_else(|| default.to_owned())
+    }
+
+    fn number(&self, key: &str, default: u64) -> u64 {
+        self.0.get(key).map_or(default, |value| value.parse().unwrap())
+    }
+
+    fn source(&self) -> (BentSource, Identity) {
+        let bend = bent_source::Bend::parse(&self.text("bend-source", "none"));
+        if self.text("source", "file") == "kafka" {
+            let options =
+                KafkaOptions::new(self.text("brokers", ""), self.text("group", ""), [self.text("topic", "")])
+                    .option("session.timeout.ms", "1500")
+                    .option("heartbeat.interval.ms", "300")
+                    .with_commit_every(Duration::from_millis(self.number("commit-every-ms", 200)));
+            let source = KafkaSource::new(options);
+            (BentSource::new(source, bend), Identity::Header("event_id".into()))
+        } else {
+            let state = self.text("state", ".");
+            let options = FileOptions::new(self.text("path", ""), self.consumer()).with_state_dir(state);
+            (BentSource::new(FileSource::new(options), bend), Identity::Field(Pointer::parse("/id").unwrap()))
+        }
+    }
+
+    fn consumer(&self) -> ConsumerName {
+        ConsumerName::new(&self.text("consumer", "wallet")).unwrap()
+    }
+
+    fn options(&self) -> ConsumerOptions {
+        let mut options = ConsumerOptions {
+            batch_max: usize::try_from(self.number("batch", 500)).unwrap(),
+            concurrency: usize::try_from(self.number("lanes", 1)).unwrap(),
+            shutdown_timeout: Duration::from_millis(self.number("shutdown-ms", 25_000)),
+            ..ConsumerOptions::default()
+        };
+        options.policy.retry.max_attempts = u32::try_from(self.number("attempts", 3)).unwrap();
+        options.until_idle = self.0.get("idle-ms").map(|ms| Duration::from_millis(ms.parse().unwrap()));
+        options
+    }
+
+    fn bent<S: Store>(&self, store: S) -> BentStore<S> {
+        BentStore::new(store, bent_store::Bend::parse(&self.text("bend-store", "none")))
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    let pairs = std::env::args().skip(1).map(|argument| {
+        let (key, value) = argument.split_once('=').unwrap_or_else(|| panic!("key=value, not {argument}"));
+        (key.to_owned(), value.to_owned())
+    });
+    let arguments = Arguments(pairs.collect());
+    let report = if arguments.text("store", "sqlite") == "postgres" {
+        run_postgres(&arguments).await
+    } else {
+        run_sqlite(&arguments).await
+    };
+    match report {
+        Ok(report) => tracing::info!(counts = ?report.counts, notices = ?report.notices, "report"),
+        Err(error) => {
+            tracing::error!(%error, kind = ?error.kind, "failed");
+            std::process::exit(1);
+        }
+    }
+}
+
+async fn stop() {
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
+    terminate.recv().await;
+}
+
+async fn run_postgres(arguments: &Arguments) -> Result<Report, RunError> {
+    let options = PostgresOptions::parse(&arguments.text("db", "")).unwrap();
+    let store = arguments.bent(PostgresStore::new(options).unwrap());
+    let pause = Duration::from_micros(arguments.number("pause-us", 0));
+    let forgive = arguments.number("forgive", 0) == 1;
+    let (source, identity) = arguments.source();
+    Consumer::builder(arguments.consumer())
+        .source(source, identity)
+        .store(store)
+        .handler_fn(async move |tx: &mut handstamp::postgres::Tx, message: &Message| {
+            money::apply_postgres(tx, message, pause, forgive).await
+        })
+        .options(arguments.options())
+        .run_local(stop())
+        .await
+}
+
+async fn run_sqlite(arguments: &Arguments) -> Result<Report, RunError> {
+    let store = SqliteStore::open(SqliteOptions::new(arguments.text("db", ""))).await.unwrap();
+    let store = arguments.bent(store);
+    let forgive = arguments.number("forgive", 0) == 1;
+    let (source, identity) = arguments.source();
+    Consumer::builder(arguments.consumer())
+        .source(source, identity)
+        .store(store)
+        .handler_fn(async move |tx: &mut handstamp::sqlite::Tx, message: &Message| {
+            money::apply_sqlite(tx, message, forgive)
+        })
+        .options(arguments.options())
+        .run_local(stop())
+        .await
+}

@@ -1,0 +1,111 @@
+//! Databases and topics of a test's own, on the servers that `scripts/services` started.
+
+use crate::money::{POSTGRES_SCHEMA, VERDICT, Verdict};
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
+use std::time::Duration;
+use tokio_postgres::{Client, NoTls};
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| {
+        panic!("{name} is not set: run the tests by scripts/test, or `eval \"$(scripts/services env)\"` after `scripts/services up`")
+    })
+}
+
+pub fn brokers() -> String {
+    variable("HANDSTAMP_TEST_KAFKA")
+}
+
+fn unique(what: &str) -> String {
+    format!("{what}_{}", uuid::Uuid::now_v7().simple())
+}
+
+pub async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// A database of this test's own, dropped at the end.
+pub struct Database {
+    pub url: String,
+    pub client: Client,
+    name: String,
+    admin: String,
+}
+
+impl Database {
+    /// A database with our tables and the accounts and ledger of the tests.
+    pub async fn create() -> Self {
+        let admin = variable("HANDSTAMP_TEST_POSTGRES");
+        let name = unique("e2e");
+        connect(&admin).await.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
+        let (server, _) = admin.rsplit_once('/').unwrap();
+        let url = format!("{server}/{name}");
+        let client = connect(&url).await;
+        handstamp::postgres::migrate(&client).await.unwrap();
+        client.batch_execute(POSTGRES_SCHEMA).await.unwrap();
+        Self { url, client, name, admin }
+    }
+
+    pub async fn ledger_rows(&self) -> i64 {
+        self.client.query_one("SELECT count(*) FROM ledger", &[]).await.unwrap().get(0)
+    }
+
+    pub async fn verdict(&self) -> Verdict {
+        let row = self.client.query_one(VERDICT, &[]).await.unwrap();
+        Verdict { effects: row.get(0), ids: row.get(1), balance: row.get(2), amounts: row.get(3) }
+    }
+
+    pub async fn drop_now(self) {
+        let Self { client, admin, name, .. } = self;
+        drop(client);
+        connect(&admin).await.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.unwrap();
+    }
+}
+
+/// A topic of this test's own, deleted at the end.
+pub struct Topic {
+    pub name: String,
+    pub group: String,
+    producer: ThreadedProducer<DefaultProducerContext>,
+}
+
+fn client_config() -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", brokers());
+    config
+}
+
+impl Topic {
+    pub async fn create(partitions: i32) -> Self {
+        let name = unique("e2e");
+        let admin: AdminClient<DefaultClientContext> = client_config().create().unwrap();
+        let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
+        let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(20)));
+        for result in admin.create_topics([&topic], &options).await.unwrap() {
+            result.unwrap();
+        }
+        let producer = client_config().set("enable.idempotence", "true").create().unwrap();
+        Self { group: format!("g_{name}"), name, producer }
+    }
+
+    /// Queues a record with its id in the header `event_id`.
+    pub fn send(&self, id: &str, key: &str, body: &str) {
+        let headers = OwnedHeaders::new().insert(Header { key: "event_id", value: Some(id) });
+        let record = BaseRecord::to(&self.name).key(key).payload(body).headers(headers);
+        self.producer.send(record).map_err(|(error, _)| error).unwrap();
+    }
+
+    pub fn flush(&self) {
+        self.producer.flush(Duration::from_secs(30)).unwrap();
+    }
+
+    pub async fn delete(self) {
+        let admin: AdminClient<DefaultClientContext> = client_config().create().unwrap();
+        admin.delete_topics(&[&self.name], &AdminOptions::new()).await.unwrap();
+    }
+}

@@ -1,0 +1,123 @@
+//! One test's files and database, on either store.
+
+use crate::child::Subject;
+use crate::money::{SQLITE_SCHEMA, VERDICT, Verdict};
+use crate::servers::Database;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Which store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Sqlite,
+    Postgres,
+}
+
+/// A folder and a database of a test's own.
+pub struct World {
+    folder: TempDir,
+    postgres: Option<Database>,
+    program: &'static str,
+}
+
+impl World {
+    pub async fn create(kind: Kind, program: &'static str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let postgres = match kind {
+            Kind::Postgres => Some(Database::create().await),
+            Kind::Sqlite => {
+                let connection = rusqlite::Connection::open(folder.path().join("store.db")).unwrap();
+                handstamp::sqlite::migrate(&connection).unwrap();
+                connection.execute_batch(SQLITE_SCHEMA).unwrap();
+                None
+            }
+        };
+        Self { folder, postgres, program }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn sqlite(&self) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.path("store.db")).unwrap()
+    }
+
+    /// Writes a file of credits: ids with the account and amount of every test, or a line as it is.
+    pub fn write_lines(&self, name: &str, lines: &[String]) {
+        std::fs::write(self.path(name), lines.join("\n") + "\n").unwrap();
+    }
+
+    fn arguments(&self, more: &str) -> Vec<String> {
+        let mut all = vec![format!("path={}", self.path("in.jsonl").display())];
+        all.push(format!("state={}", self.folder.path().display()));
+        match &self.postgres {
+            Some(database) => all.extend(["store=postgres".into(), format!("db={}", database.url)]),
+            None => all.push(format!("db={}", self.path("store.db").display())),
+        }
+        all.extend(more.split_whitespace().map(str::to_owned));
+        all
+    }
+
+    pub fn start(&self, more: &str) -> Subject {
+        Subject::start(self.program, &self.arguments(more))
+    }
+
+    /// Runs the subject to its end.
+    pub fn run(&self, more: &str) -> (ExitStatus, Vec<String>) {
+        self.start(more).wait(Duration::from_secs(60))
+    }
+
+    /// Runs it and demands that it ends well; returns the log.
+    #[track_caller]
+    pub fn run_well(&self, more: &str) -> Vec<String> {
+        let (status, log) = self.run(more);
+        assert!(status.success(), "{status}: {}", log.join("\n"));
+        log
+    }
+
+    /// Runs it and demands that it dies.
+    #[track_caller]
+    pub fn run_to_death(&self, more: &str) -> Vec<String> {
+        let (status, log) = self.run(more);
+        assert!(status.code().is_none(), "it should have died by a signal, but {status}: {}", log.join("\n"));
+        log
+    }
+
+    pub async fn verdict(&self) -> Verdict {
+        match &self.postgres {
+            Some(database) => database.verdict().await,
+            None => {
+                let row = |row: &rusqlite::Row<'_>| {
+                    Ok(Verdict {
+                        effects: row.get(0)?,
+                        ids: row.get(1)?,
+                        balance: row.get(2)?,
+                        amounts: row.get(3)?,
+                    })
+                };
+                self.sqlite().query_row(VERDICT, [], row).unwrap()
+            }
+        }
+    }
+
+    /// `SELECT count(*) FROM …` with our tables' names as `{dead_letters}` and `{inbox}`.
+    pub async fn count(&self, from: &str) -> i64 {
+        let sql = |prefix: &str| {
+            let from = from.replace("{dead_letters}", &format!("{prefix}dead_letters"));
+            format!("SELECT count(*) FROM {}", from.replace("{inbox}", &format!("{prefix}inbox")))
+        };
+        match &self.postgres {
+            Some(database) => database.client.query_one(&sql("handstamp."), &[]).await.unwrap().get(0),
+            None => self.sqlite().query_row(&sql("handstamp_"), [], |row| row.get(0)).unwrap(),
+        }
+    }
+
+    pub async fn end(self) {
+        if let Some(database) = self.postgres {
+            database.drop_now().await;
+        }
+    }
+}
