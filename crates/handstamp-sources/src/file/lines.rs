@@ -1,6 +1,7 @@
 //! Bytes to lines: bounded while reading, bytes intact.
 //!
-//! * A line ends with LF or CRLF; both are taken off. The last line needs no end.
+//! * A line ends with LF or CRLF; both are taken off. The last line needs no end; a CR at the end of
+//!   the input is taken for half of one.
 //! * A completely empty line is no message: it is skipped, though it counts as a line. A line of
 //!   white space is handed over like any other.
 //! * A byte order mark at the start of the file is skipped; byte positions count it.
@@ -75,12 +76,12 @@ impl<R: Read> LineReader<R> {
             }
             if terminated {
                 self.scratch.pop();
-                if self.scratch.last() == Some(&b'\r') {
-                    self.scratch.pop();
-                }
-                if self.scratch.is_empty() {
-                    continue;
-                }
+            }
+            if self.scratch.last() == Some(&b'\r') {
+                self.scratch.pop();
+            }
+            if self.scratch.is_empty() {
+                continue;
             }
             let truncation = (self.scratch.len() > self.line_max_bytes).then(|| Truncation {
                 full_bytes: count(self.scratch.len()),
@@ -110,7 +111,6 @@ impl<R: Read> LineReader<R> {
                 Err(error) => return Err(error),
             };
             if chunk.is_empty() {
-                rest.end(false);
                 break false;
             }
             let line_end = chunk.iter().position(|byte| *byte == b'\n');
@@ -120,7 +120,6 @@ impl<R: Read> LineReader<R> {
             self.reader.consume(consumed);
             self.at += count(consumed);
             if line_end.is_some() {
-                rest.end(true);
                 break true;
             }
         };
@@ -130,7 +129,8 @@ impl<R: Read> LineReader<R> {
     }
 }
 
-/// Length and hash of a line that passes by; the last CR is held back until the line end is known.
+/// Length and hash of a line that passes by. A CR counts only when something follows it: else it is
+/// part of the line end.
 #[derive(Default)]
 struct Measured {
     hasher: blake3::Hasher,
@@ -141,19 +141,16 @@ struct Measured {
 impl Measured {
     fn update(&mut self, chunk: &[u8]) {
         let Some((last, before)) = chunk.split_last() else { return };
-        self.end(false);
-        let now = if *last == b'\r' { before } else { chunk };
+        if self.held_cr {
+            self.add(b"\r");
+        }
         self.held_cr = *last == b'\r';
-        self.hasher.update(now);
-        self.full_bytes += count(now.len());
+        self.add(if self.held_cr { before } else { chunk });
     }
 
-    /// The line is over; a CR before its LF is part of the line end.
-    fn end(&mut self, terminated: bool) {
-        if std::mem::take(&mut self.held_cr) && !terminated {
-            self.hasher.update(b"\r");
-            self.full_bytes += 1;
-        }
+    fn add(&mut self, bytes: &[u8]) {
+        self.hasher.update(bytes);
+        self.full_bytes += count(bytes.len());
     }
 }
 
@@ -178,4 +175,88 @@ fn skip_byte_order_mark(reader: &mut impl Read) -> io::Result<(Vec<u8>, u64)> {
 
 fn count(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What the rules say, written the slow way: (start, end, number, content, terminated).
+    fn reference(bytes: &[u8]) -> Vec<(usize, usize, u64, Vec<u8>, bool)> {
+        let mut lines = vec![];
+        let mut start = if bytes.starts_with(&BYTE_ORDER_MARK) { 3 } else { 0 };
+        let mut number = 0;
+        while start < bytes.len() {
+            number += 1;
+            let line_end = bytes[start..].iter().position(|b| *b == b'\n').map(|at| start + at);
+            let end = line_end.map_or(bytes.len(), |at| at + 1);
+            let content = &bytes[start..line_end.unwrap_or(end)];
+            let content = content.strip_suffix(b"\r").unwrap_or(content);
+            if !content.is_empty() {
+                lines.push((start, end, number, content.to_vec(), line_end.is_some()));
+            }
+            start = end;
+        }
+        lines
+    }
+
+    /// Gives few bytes at a time, as a slow pipe does.
+    struct Dribble<'a>(&'a [u8], usize);
+
+    impl Read for Dribble<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.1.min(buffer.len()).min(self.0.len());
+            buffer[..count].copy_from_slice(&self.0[..count]);
+            self.0 = &self.0[count..];
+            Ok(count)
+        }
+    }
+
+    fn content() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            3 => Just(b"\n".to_vec()),
+            2 => Just(b"\r\n".to_vec()),
+            1 => Just(b"\r".to_vec()),
+            1 => Just(BYTE_ORDER_MARK.to_vec()),
+            2 => Just(b" \t".to_vec()),
+            4 => proptest::collection::vec(any::<u8>(), 0..12),
+        ];
+        proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn lines_are_those_of_the_reference(bytes in content(), at_once in 1_usize..9, max in 0_usize..8) {
+            let mut reader = LineReader::new(Dribble(&bytes, at_once), 0, 0, max).unwrap();
+            for (start, end, number, content, terminated) in reference(&bytes) {
+                let line = reader.next_line().unwrap().unwrap();
+                prop_assert_eq!((line.start, line.end), (start as u64, end as u64));
+                prop_assert_eq!((line.number, line.terminated), (number, terminated));
+                prop_assert_eq!(&line.value[..], &content[..content.len().min(max)]);
+                let whole = Truncation {
+                    full_bytes: content.len() as u64,
+                    blake3: *blake3::hash(&content).as_bytes(),
+                };
+                prop_assert_eq!(line.truncation, (content.len() > max).then_some(whole));
+            }
+            prop_assert_eq!(reader.next_line().unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn a_line_far_longer_than_the_limit_is_never_held() {
+        let long = vec![b'x'; 5 << 20];
+        let bytes = [&b"a\n"[..], &long, b"\r\nb"].concat();
+        let mut reader = LineReader::new(&bytes[..], 0, 0, 100_000).unwrap();
+        let mut lines = vec![];
+        while let Some(line) = reader.next_line().unwrap() {
+            lines.push(line);
+        }
+        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[1].value.len(), PREFIX_MAX_BYTES);
+        assert_eq!(lines[1].truncation.as_ref().unwrap().full_bytes, 5 << 20);
+        assert_eq!((&lines[2].value[..], lines[2].number), (&b"b"[..], 3));
+        assert!(reader.scratch.capacity() < 1 << 20, "the long line was held in memory");
+    }
 }

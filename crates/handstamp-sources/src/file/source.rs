@@ -72,8 +72,6 @@ impl Source for FileSource {
 
     fn start(self: Box<Self>, port: SourcePort) -> Result<(), SourceError> {
         let path: Arc<str> = self.options.path.to_string_lossy().into();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        let runtime = runtime.map_err(|error| cannot("start the thread for", &path, error))?;
         let input = open(&self.options)?;
         let (lines, batches) = mpsc::channel(1);
         let limits = port.limits;
@@ -89,7 +87,11 @@ impl Source for FileSource {
         let changed = input.changed;
         let (commands, deliveries) = (port.commands, port.deliveries);
         spawn("file-source", &path, move || {
-            runtime.block_on(serve(served, changed, batches, deliveries, commands));
+            // Made here: a runtime must not be dropped where the caller may be asynchronous.
+            match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+                Ok(runtime) => runtime.block_on(serve(served, changed, batches, deliveries, commands)),
+                Err(error) => served.say(Control::Failed(cannot("serve", &served.path, error))),
+            }
         })
     }
 }
@@ -328,49 +330,116 @@ impl Served {
 async fn serve(
     mut served: Served,
     changed: Option<&'static str>,
-    mut batches: mpsc::Receiver<FromReader>,
+    batches: mpsc::Receiver<FromReader>,
     deliveries: mpsc::Sender<Vec<Delivery>>,
-    mut commands: mpsc::UnboundedReceiver<Command>,
+    commands: mpsc::UnboundedReceiver<Command>,
 ) {
     served.say(Control::Assigned(vec![NamedLane { lane: LANE, name: served.path.clone() }]));
     if let Some(why) = changed {
         tracing::warn!(file = %served.path, "{why}: reading it from its beginning");
         served.say(Control::Noticed(Notice::Truncated));
     }
-    let mut next: Option<Vec<Line>> = None;
-    let (mut held, mut at_end, mut listening) = (false, false, true);
-    loop {
-        if at_end && next.is_none() && served.handed.outstanding == 0 {
-            break;
-        }
-        tokio::select! {
-            biased;
-            command = commands.recv() => match command {
-                None => return,
-                Some(Command::Settle(settles)) => served.settle(&settles),
-                Some(Command::Hold(lane)) => held |= lane == LANE,
-                Some(Command::Release(lane)) => held &= lane != LANE,
-                Some(Command::Close { .. }) => break,
-                Some(_) => {}
-            },
-            () = tokio::time::sleep_until(served.write_due()), if served.dirty => served.write_position(),
-            room = deliveries.reserve(), if next.is_some() && !held && listening => match (room, next.take()) {
-                (Ok(room), Some(lines)) => room.send(served.deliver(lines)),
-                (Err(_), lines) => (listening, next) = (false, lines),
-                (Ok(_), None) => {}
-            },
-            read = batches.recv(), if next.is_none() && !at_end => match read {
-                Some(FromReader::Batch(lines)) => next = Some(lines),
-                Some(FromReader::Failed(error)) => {
-                    at_end = true;
-                    served.say(Control::Failed(cannot("read on in", &served.path, error)));
+    if served.run(batches, &deliveries, commands).await == End::Asked {
+        served.write_position();
+    }
+    // The lock goes before the deliveries close: whoever sees the end may start again at once.
+    drop(served);
+    drop(deliveries);
+}
+
+/// Why the serving thread ends.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// The input is at its end and everything is settled, or the engine said `Close`.
+    Asked,
+    /// The engine is gone: nothing more is settled.
+    EngineGone,
+}
+
+impl Served {
+    async fn run(
+        &mut self,
+        mut batches: mpsc::Receiver<FromReader>,
+        deliveries: &mpsc::Sender<Vec<Delivery>>,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+    ) -> End {
+        let mut next: Option<Vec<Line>> = None;
+        let (mut held, mut at_end, mut listening) = (false, false, true);
+        loop {
+            if at_end && next.is_none() && self.handed.outstanding == 0 {
+                return End::Asked;
+            }
+            tokio::select! {
+                biased;
+                command = commands.recv() => match command {
+                    None => return End::EngineGone,
+                    Some(Command::Settle(settles)) => self.settle(&settles),
+                    Some(Command::Hold(lane)) => held |= lane == LANE,
+                    Some(Command::Release(lane)) => held &= lane != LANE,
+                    Some(Command::Close { .. }) => return End::Asked,
+                    Some(_) => {}
+                },
+                () = tokio::time::sleep_until(self.write_due()), if self.dirty => self.write_position(),
+                room = deliveries.reserve(), if next.is_some() && !held && listening => {
+                    match (room, next.take()) {
+                        (Ok(room), Some(lines)) => room.send(self.deliver(lines)),
+                        (Err(_), lines) => (listening, next) = (false, lines),
+                        (Ok(_), None) => {}
+                    }
                 }
-                Some(FromReader::End) | None => {
-                    at_end = true;
-                    served.say(Control::CaughtUp(vec![LANE]));
-                }
-            },
+                read = batches.recv(), if next.is_none() && !at_end => match read {
+                    Some(FromReader::Batch(lines)) => next = Some(lines),
+                    Some(FromReader::Failed(error)) => {
+                        at_end = true;
+                        self.say(Control::Failed(cannot("read on in", &self.path, error)));
+                    }
+                    Some(FromReader::End) | None => {
+                        at_end = true;
+                        self.say(Control::CaughtUp(vec![LANE]));
+                    }
+                },
+            }
         }
     }
-    served.write_position();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever is acked or released in whatever order, twice or not: the position is the end of
+        /// the last line of the acked prefix, and a line is outstanding until it is ended.
+        #[test]
+        fn the_position_never_passes_an_unsettled_line(
+            lengths in proptest::collection::vec(1_u64..9, 1..30),
+            settles in proptest::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 0..60),
+        ) {
+            let mut handed = Handed::default();
+            let (mut end, mut lines) = (0, vec![]);
+            for (length, number) in lengths.into_iter().zip(1..) {
+                let start = end;
+                end += length;
+                let line = Line { start, end, number, value: Bytes::new(), truncation: None, terminated: true };
+                lines.push((handed.hand_over(&line), Position { offset: end, line: number, line_start: start, terminated: true }));
+            }
+            let mut acked = vec![false; lines.len()];
+            let mut ended = vec![false; lines.len()];
+            for (index, ack) in settles {
+                let at = index.index(lines.len());
+                let how = if ack { Disposition::Ack } else { Disposition::Release { delay: Duration::ZERO } };
+                prop_assert_eq!(handed.settle(lines[at].0, how), Settled::Done);
+                acked[at] |= ack;
+                ended[at] = true;
+                let prefix = acked.iter().take_while(|acked| **acked).count();
+                prop_assert_eq!(handed.position, prefix.checked_sub(1).map(|last| lines[last].1));
+                let outstanding = ended.iter().filter(|ended| !**ended).count();
+                prop_assert_eq!(handed.outstanding, outstanding);
+            }
+            let foreign = DeliveryTag(end + 7);
+            prop_assert_eq!(handed.settle(foreign, Disposition::Ack), Settled::Failed);
+        }
+    }
 }
