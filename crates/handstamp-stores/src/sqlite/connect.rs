@@ -9,7 +9,9 @@ use super::classify::{is_busy, store_error};
 use super::config::SqliteOptions;
 use handstamp_core::{StoreError, StoreErrorKind};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::trace::{TraceEvent, TraceEventCodes};
 use rusqlite::{Connection, OpenFlags};
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -115,7 +117,10 @@ fn fits_an_effect(action: &AuthAction<'_>) -> bool {
         AuthAction::Read { table_name, .. }
         | AuthAction::Insert { table_name }
         | AuthAction::Update { table_name, .. }
-        | AuthAction::Delete { table_name } => !is_own(table_name) && !table_name.starts_with("sqlite_"),
+        | AuthAction::Delete { table_name } => {
+            let reserved = ["sqlite_", "pragma_"].iter().any(|start| table_name.starts_with(start));
+            !is_own(table_name) && !reserved
+        }
         AuthAction::Function { function_name } => !function_name.eq_ignore_ascii_case("load_extension"),
         // Full-text tables ask it of themselves.
         AuthAction::Pragma { pragma_name, pragma_value: None } => {
@@ -145,6 +150,52 @@ fn fits_a_setup(action: &AuthAction<'_>) -> bool {
 /// True for a table of Handstamp's own.
 fn is_own(table: &str) -> bool {
     table.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("handstamp_"))
+}
+
+thread_local! {
+    /// The last statement that began to run on this thread since a handler last took its connection.
+    /// SQLite's general error says nothing of where it happened; this does.
+    static LAST_RUN: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// A handler takes its connection: what fails before anything ran failed while it was prepared.
+pub(crate) fn nothing_ran_yet() {
+    LAST_RUN.with_borrow_mut(|last| {
+        // The text's memory is used again; an empty text is no statement.
+        if let Some(sql) = last {
+            sql.clear();
+        }
+    });
+}
+
+/// Remembers each statement that a handler runs, until `unwatch_statements`.
+pub(crate) fn watch_statements(connection: &Connection) {
+    connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(remember_statement));
+}
+
+/// Declared effects know by themselves which statement failed.
+pub(crate) fn unwatch_statements(connection: &Connection) {
+    connection.trace_v2(TraceEventCodes::empty(), None);
+}
+
+fn remember_statement(event: TraceEvent<'_>) {
+    // A trigger that starts is told as a comment.
+    if let TraceEvent::Stmt(_, sql) = event
+        && !sql.starts_with("--")
+    {
+        LAST_RUN.with_borrow_mut(|last| {
+            let kept = last.get_or_insert_default();
+            kept.clear();
+            kept.push_str(sql);
+        });
+    }
+}
+
+/// True when a general error of a handler's statement came from preparing it: nothing ran, or what ran
+/// cannot be prepared any more (its table went away while it was cached).
+pub(crate) fn does_not_fit_the_schema(connection: &Connection) -> bool {
+    let last = LAST_RUN.with_borrow(Clone::clone).unwrap_or_default();
+    last.is_empty() || connection.prepare(&last).is_err()
 }
 
 /// Which file a connection is on, so that a file that was removed or replaced is noticed.

@@ -12,7 +12,7 @@
 //! | null, missing and optional | NULL |
 
 use super::classify::{code_of, is_general, kind_of};
-use super::connect::{Guard, Mode};
+use super::connect::{Guard, Mode, unwatch_statements, watch_statements};
 use super::store::Tx;
 use crate::effect::{BindError, CompiledEffect, ExpectRows, MessageView, Param, Value};
 use handstamp_core::{
@@ -47,7 +47,7 @@ impl SqlEffects {
 
     /// Prepares each effect and runs none.
     pub(crate) fn check(&self, connection: &Connection, guard: &Arc<Guard>) -> Result<(), StoreError> {
-        let _mode = EffectMode::enter(guard);
+        let _mode = EffectMode::enter(guard, connection);
         for (at, effect) in self.effects.iter().enumerate() {
             effect.prepare(connection).map_err(|fault| {
                 let kind = fault.prepare_kind();
@@ -58,8 +58,8 @@ impl SqlEffects {
     }
 
     fn run(&self, tx: &Tx, batch: &[Message]) -> Result<(), EffectFailure> {
-        let _mode = EffectMode::enter(tx.guard());
-        let connection: &Connection = tx;
+        let connection = tx.connection();
+        let _mode = EffectMode::enter(tx.guard(), connection);
         let mut statements = Vec::with_capacity(self.effects.len());
         for (at, effect) in self.effects.iter().enumerate() {
             let prepared = effect.prepare(connection);
@@ -85,18 +85,24 @@ impl BatchHandler<Tx> for SqlEffects {
 }
 
 /// Only rows of the user's tables may be touched while this lives.
-struct EffectMode<'a>(&'a Guard);
+struct EffectMode<'a> {
+    guard: &'a Guard,
+    connection: &'a Connection,
+}
 
 impl<'a> EffectMode<'a> {
-    fn enter(guard: &'a Guard) -> Self {
+    fn enter(guard: &'a Guard, connection: &'a Connection) -> Self {
         guard.set_mode(Mode::Effect);
-        Self(guard)
+        guard.statement_begins();
+        unwatch_statements(connection);
+        Self { guard, connection }
     }
 }
 
 impl Drop for EffectMode<'_> {
     fn drop(&mut self) {
-        self.0.set_mode(Mode::Handler);
+        self.guard.set_mode(Mode::Handler);
+        watch_statements(self.connection);
     }
 }
 

@@ -9,9 +9,12 @@
 //! SQLite has no queue for its write lock. A process that met a busy lock pauses for a millisecond
 //! before each of its next transactions for a while, so that the others get their turn.
 
-use super::classify::{code_of, fault_of, find, is_busy, kind_of, store_error};
+use super::classify::{code_of, fault_of, find, is_busy, is_general, kind_of, store_error};
 use super::config::SqliteOptions;
-use super::connect::{FileIdentity, Guard, Mode, Opened, open, open_reader};
+use super::connect::{
+    FileIdentity, Guard, Mode, Opened, does_not_fit_the_schema, nothing_ran_yet, open, open_reader,
+    watch_statements,
+};
 use super::effect::{EffectFailure, SqlEffects};
 use super::migrate::{self, Migrated};
 use super::{failure, inbox};
@@ -111,6 +114,10 @@ impl Tx {
     pub(crate) fn guard(&self) -> &Arc<Guard> {
         &self.held.opened.guard
     }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.held.opened.connection
+    }
 }
 
 impl Deref for Tx {
@@ -119,6 +126,7 @@ impl Deref for Tx {
     /// Each use starts the time limit of a statement.
     fn deref(&self) -> &Connection {
         self.held.opened.guard.statement_begins();
+        nothing_ran_yet();
         &self.held.opened.connection
     }
 }
@@ -316,6 +324,8 @@ impl Store for SqliteStore {
             Ok(claimed) => {
                 held.opened.guard.clear();
                 held.opened.guard.set_mode(Mode::Handler);
+                watch_statements(&held.opened.connection);
+                nothing_ran_yet();
                 Ok((Tx { held, first: claimed.first }, claimed.claims))
             }
             Err(error) => {
@@ -365,6 +375,10 @@ impl Store for SqliteStore {
         let fault = fault_of(error)?;
         if tx.guard().tried_to_end() {
             return Some(Fault { kind: StoreErrorKind::TransactionEnded, ..fault });
+        }
+        if find::<rusqlite::Error>(error).is_some_and(is_general) && does_not_fit_the_schema(tx.connection())
+        {
+            return Some(Fault { kind: StoreErrorKind::SchemaMismatch, ..fault });
         }
         Some(fault)
     }

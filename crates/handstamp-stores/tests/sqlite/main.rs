@@ -1,0 +1,11 @@
+//! The SQLite store: one program, so that it is linked once.
+#![cfg(feature = "sqlite")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is the failure report")]
+
+mod claims;
+mod effects;
+mod failures;
+mod migrations;
+mod race;
+mod store;
+mod support;
