@@ -1,0 +1,241 @@
+//! What is compared with what, and the bars.
+
+use crate::bare_kafka::{self, Loop};
+use crate::credits::Plan;
+use crate::harness::{Bar, Figure, Options, Program, Res, Sample, Side, float};
+use crate::kafka::{Topic, delete_group};
+use crate::ours;
+use crate::postgres::{self, Database};
+use crate::wrap::Marks;
+use crate::{bare_sqlite, claim, hot, process};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Every program, in the document's order.
+pub(crate) const NAMES: [&str; 7] = ["batch", "single", "inbox", "hot", "claim", "sqlite", "process"];
+
+const ACCOUNTS: u64 = 1_000;
+const LAG: Duration = Duration::from_millis(200);
+
+/// A name that no other run has: topic, group and database of one run.
+pub(crate) fn unique(what: &str) -> String {
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    format!("hs_bench_{what}_{}_{run}", std::process::id())
+}
+
+/// The program of that name.
+pub(crate) fn by_name(name: &str, options: &Options) -> Res<Option<Program>> {
+    Ok(Some(match name {
+        "batch" => batch(options),
+        "single" => single(options),
+        "inbox" => inbox(options),
+        "hot" => hot(options),
+        "claim" => claim::program(options),
+        "sqlite" => bare_sqlite::program(options),
+        "process" => process::program(options)?,
+        _ => return Ok(None),
+    }))
+}
+
+/// Who runs a consumer over a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    Ours,
+    Bare,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Setting {
+    who: Who,
+    count: u64,
+    lanes: usize,
+    batch_max: usize,
+    commit_every: Duration,
+    inbox: bool,
+}
+
+/// One run from Kafka to Postgres with everything of its own; its data is checked.
+fn kafka_run(what: &str, setting: Setting) -> Res<Sample> {
+    let name = unique(what);
+    let database = Database::create(&name, ACCOUNTS)?;
+    let (topic, sent) = Topic::filled(&name, &Plan::new(setting.count, ACCOUNTS))?;
+    let options = Loop {
+        topic: topic.name.clone(),
+        group: name.clone(),
+        url: database.url.clone(),
+        lanes: setting.lanes,
+        batch_max: setting.batch_max,
+        commit_every: setting.commit_every,
+        inbox: setting.inbox,
+        count: Some(sent.count),
+    };
+    let marks = Arc::new(Marks::default());
+    let before = database.counters()?;
+    let cpu = process::cpu_seconds();
+    match setting.who {
+        Who::Ours => ours::run_kafka(&options, &marks, std::future::pending())?,
+        Who::Bare => bare_kafka::run(&options, &marks, || false).map(drop)?,
+    }
+    let cpu = process::cpu_seconds() - cpu;
+    let mut sample = Sample::timed(sent.count, marks.seconds().ok_or("nothing was committed")?);
+    sample.set("transactions_per_message", float(marks.commits()) / float(sent.count));
+    sample.set("cpu_us_per_message", cpu * 1e6 / float(sent.count));
+    database.settle_counters()?;
+    database.counters()?.since(before, sent.count, &mut sample);
+    database.check(&sent, setting.inbox)?;
+    delete_group(&name);
+    Ok(sample)
+}
+
+fn side(label: &str, what: &'static str, setting: Setting) -> Side {
+    Side::new(label, move || kafka_run(what, setting))
+}
+
+fn statements() -> Vec<(&'static str, String)> {
+    vec![
+        ("effects", format!("{}; {}", postgres::UPDATE, postgres::INSERT)),
+        ("partitions", crate::kafka::PARTITIONS.to_string()),
+        ("accounts", ACCOUNTS.to_string()),
+        ("queue", "16 MiB, half of it librdkafka's".into()),
+    ]
+}
+
+fn batch(options: &Options) -> Program {
+    let of = |who, lanes| Setting {
+        who,
+        count: options.count(100_000, 10_000),
+        lanes,
+        batch_max: 500,
+        commit_every: LAG,
+        inbox: true,
+    };
+    let mut settings = statements();
+    settings.push(("batch_max", "500".into()));
+    settings.push(("commit_every", "200ms".into()));
+    settings.push(("messages", options.count(100_000, 10_000).to_string()));
+    Program {
+        name: "batch",
+        title: "Kafka to Postgres, two statements a message, 500 messages a transaction",
+        about: "The loop beside it pipelines all statements of a batch, as Handstamp does.",
+        settings,
+        sides: vec![
+            side("ours 1 lane", "batch", of(Who::Ours, 1)),
+            side("bare 1 lane", "batch", of(Who::Bare, 1)),
+            side("ours 2 lanes", "batch", of(Who::Ours, 2)),
+            side("bare 2 lanes", "batch", of(Who::Bare, 2)),
+        ],
+        figures: vec![
+            Figure::ratio(
+                "batch of 500, one lane: ours / bare",
+                "ours 1 lane",
+                "bare 1 lane",
+                Bar::AtLeast(0.9),
+            ),
+            Figure::ratio("batch of 500, two lanes: ours / bare", "ours 2 lanes", "bare 2 lanes", Bar::None),
+        ],
+    }
+}
+
+fn single(options: &Options) -> Program {
+    let count = options.count(5_000, 500);
+    let of = |who, commit_every| Setting { who, count, lanes: 1, batch_max: 1, commit_every, inbox: true };
+    let mut settings = statements();
+    settings.push(("batch_max", "1".into()));
+    settings.push(("messages", count.to_string()));
+    Program {
+        name: "single",
+        title: "Kafka to Postgres, one transaction a message",
+        about: "Offsets are committed after each transaction (0s) or every 200 ms. The loop commits \
+                synchronously; Handstamp sends the commit and goes on, so with 0s one commit may cover several \
+                transactions that ended while the one before was under way.",
+        settings,
+        sides: vec![
+            side("ours 0s", "single", of(Who::Ours, Duration::ZERO)),
+            side("bare 0s", "single", of(Who::Bare, Duration::ZERO)),
+            side("ours 200ms", "single", of(Who::Ours, LAG)),
+            side("bare 200ms", "single", of(Who::Bare, LAG)),
+        ],
+        figures: vec![
+            Figure::ratio(
+                "one message a transaction, commit_every 0s: ours / bare",
+                "ours 0s",
+                "bare 0s",
+                Bar::AtLeast(0.93),
+            ),
+            Figure::ratio(
+                "one message a transaction, commit_every 200ms: ours / bare",
+                "ours 200ms",
+                "bare 200ms",
+                Bar::AtLeast(0.93),
+            ),
+        ],
+    }
+}
+
+fn inbox(options: &Options) -> Program {
+    let count = options.count(5_000, 500);
+    let of = |who, inbox| Setting { who, count, lanes: 1, batch_max: 1, commit_every: LAG, inbox };
+    let mut settings = statements();
+    settings.push(("batch_max", "1".into()));
+    settings.push(("commit_every", "200ms".into()));
+    settings.push(("messages", count.to_string()));
+    Program {
+        name: "inbox",
+        title: "What the inbox costs at one transaction a message",
+        about: "Without the inbox Handstamp runs on a bench-only store that claims nothing, and the loop leaves \
+                its claim out; nothing then protects against redelivery.",
+        settings,
+        sides: vec![
+            side("ours with inbox", "inbox", of(Who::Ours, true)),
+            side("ours without", "inbox", of(Who::Ours, false)),
+            side("bare with inbox", "inbox", of(Who::Bare, true)),
+            side("bare without", "inbox", of(Who::Bare, false)),
+        ],
+        figures: vec![
+            Figure::ratio("inbox / no inbox, ours", "ours with inbox", "ours without", Bar::AtLeast(0.9)),
+            Figure::ratio("inbox / no inbox, bare", "bare with inbox", "bare without", Bar::None),
+            Figure::ratio("ours with inbox / bare without", "ours with inbox", "bare without", Bar::None),
+        ],
+    }
+}
+
+fn hot(options: &Options) -> Program {
+    let count = options.count(100_000, 5_000);
+    let side = |label: &str, kind: &'static str, processes| {
+        Side::new(label, move || hot::run(kind, processes, count))
+    };
+    let mut settings = statements();
+    settings.retain(|(name, _)| *name != "accounts");
+    settings.push(("accounts", format!("{}, keys unrelated to them", hot::ACCOUNTS)));
+    settings.push(("batch_max", "500".into()));
+    settings.push(("messages", count.to_string()));
+    Program {
+        name: "hot",
+        title: "Two processes of one group on hot accounts",
+        about: "Batches of two processes update the same few rows in different orders: without care they \
+                deadlock. The loop only runs a deadlocked batch again.",
+        settings,
+        sides: vec![
+            side("ours 1 process", "ours", 1),
+            side("ours 2 processes", "ours", 2),
+            side("bare 1 process", "bare", 1),
+            side("bare 2 processes", "bare", 2),
+        ],
+        figures: vec![
+            Figure::ratio(
+                "two processes / one, hot accounts, ours",
+                "ours 2 processes",
+                "ours 1 process",
+                Bar::AtLeast(0.8),
+            ),
+            Figure::ratio(
+                "two processes / one, hot accounts, bare",
+                "bare 2 processes",
+                "bare 1 process",
+                Bar::None,
+            ),
+        ],
+    }
+}
