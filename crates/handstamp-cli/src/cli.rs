@@ -239,6 +239,9 @@ pub(crate) struct PublishArgs {
     /// Which field becomes the record's key; default: none for lines, the account for samples.
     #[arg(long, value_name = "POINTER")]
     pub(crate) key_field: Option<String>,
+    /// Add a header to each message (Kafka); may be given many times.
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    pub(crate) headers: Vec<(String, String)>,
     /// Publish lines without a readable id too, without the header; they will be dead letters.
     #[arg(long)]
     pub(crate) allow_no_id: bool,
@@ -259,6 +262,12 @@ pub(crate) enum Sample {
 
 fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| "write a time with its unit, such as 2s or 500ms".to_owned())
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    // The text may hold a credential: it is not repeated.
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 fn part(text: &str) -> Result<f64, String> {

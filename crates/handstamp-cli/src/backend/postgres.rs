@@ -6,7 +6,7 @@ use crate::exit::CliError;
 use crate::findings::Findings;
 use handstamp_core::{FailureClass, MessageId, StoreError};
 use handstamp_stores::postgres::{
-    MigrateOptions, PostgresOptions, PostgresStore, SchemaName, Setup, SqlEffects, show_sql,
+    MigrateOptions, PostgresOptions, PostgresStore, SchemaName, ServerFacts, Setup, SqlEffects, show_sql,
 };
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use std::sync::Arc;
@@ -125,41 +125,7 @@ impl Backend for Postgres {
                 return None;
             }
         };
-        findings.ok(format!("store: {place} answers, server version {}", facts.version_num / 10000));
-        if facts.version_num < 150_000 {
-            findings.fail("store: the server is older than Postgres 15", "update it");
-        }
-        if !facts.fsync {
-            findings.fail(
-                "store: fsync is off: a crash of the server can lose what was committed and settled",
-                "set fsync = on in postgresql.conf and reload",
-            );
-        }
-        if !facts.full_page_writes {
-            findings.warn(
-                "store: full_page_writes is off: a crash of the server can tear pages",
-                "set full_page_writes = on unless the file system writes whole pages",
-            );
-        }
-        if facts.in_recovery {
-            findings
-                .fail("store: the server is a standby, which takes no claims", "name the primary in `url`");
-        }
-        if facts.encoding != "UTF8" {
-            findings.fail(
-                format!("store: the database's encoding is {}", facts.encoding),
-                "make a database with the encoding UTF8",
-            );
-        }
-        if !facts.deadlock_before_lock_timeout {
-            findings.warn(
-                "store: lock_timeout is not longer than the server's deadlock_timeout: a deadlock looks like a queue",
-                "raise `[store] lock_timeout`, or lower deadlock_timeout",
-            );
-        }
-        if facts.synchronous_commit == "off" {
-            findings.ok("store: synchronous_commit is off for this role; every commit of ours raises it");
-        }
+        judge(&facts, &place, findings);
         match effects(config).check(&self.store).await {
             Ok(()) => findings.ok("effects: each fits the tables"),
             Err(error) => findings.fail_error(&error.into(), "correct the effect or the tables"),
@@ -170,4 +136,91 @@ impl Backend for Postgres {
 
 fn effects(config: &Config) -> SqlEffects {
     SqlEffects::new(config.effects.iter().map(|effect| effect.compiled.clone()).collect())
+}
+
+/// What is dangerous in how a server is set up (pure).
+fn judge(facts: &ServerFacts, place: &str, findings: &mut Findings) {
+    findings.ok(format!("store: {place} answers, server version {}", facts.version_num / 10000));
+    if facts.version_num < 150_000 {
+        findings.fail("store: the server is older than Postgres 15", "update it");
+    }
+    if !facts.fsync {
+        findings.fail(
+            "store: fsync is off: a crash of the server can lose what was committed and settled",
+            "set fsync = on in postgresql.conf and reload",
+        );
+    }
+    if !facts.full_page_writes {
+        findings.warn(
+            "store: full_page_writes is off: a crash of the server can tear pages",
+            "set full_page_writes = on unless the file system writes whole pages",
+        );
+    }
+    if facts.in_recovery {
+        findings.fail("store: the server is a standby, which takes no claims", "name the primary in `url`");
+    }
+    if facts.encoding != "UTF8" {
+        findings.fail(
+            format!("store: the database's encoding is {}", facts.encoding),
+            "make a database with the encoding UTF8",
+        );
+    }
+    if !facts.deadlock_before_lock_timeout {
+        findings.warn(
+            "store: lock_timeout is not longer than the server's deadlock_timeout: a deadlock looks like a queue",
+            "raise `[store] lock_timeout`, or lower deadlock_timeout",
+        );
+    }
+    if facts.synchronous_commit == "off" {
+        findings.ok("store: synchronous_commit is off for this role; every commit of ours raises it");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    fn facts() -> ServerFacts {
+        ServerFacts {
+            version_num: 180_006,
+            fsync: true,
+            full_page_writes: true,
+            synchronous_commit: "on".into(),
+            in_recovery: false,
+            deadlock_before_lock_timeout: true,
+            encoding: "UTF8".into(),
+        }
+    }
+
+    fn judged(facts: &ServerFacts) -> Findings {
+        let mut findings = Findings::default();
+        judge(facts, "127.0.0.1:5432/wallet", &mut findings);
+        findings
+    }
+
+    #[test]
+    fn a_server_that_can_lose_commits_or_takes_none_fails() {
+        assert_eq!(judged(&facts()).exit(), Exit::Ok);
+        for bad in [
+            ServerFacts { fsync: false, ..facts() },
+            ServerFacts { in_recovery: true, ..facts() },
+            ServerFacts { version_num: 140_000, ..facts() },
+            ServerFacts { encoding: "LATIN1".into(), ..facts() },
+        ] {
+            assert_eq!(judged(&bad).exit(), Exit::CheckFailed, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_bite_is_a_warning() {
+        for odd in [
+            ServerFacts { full_page_writes: false, ..facts() },
+            ServerFacts { deadlock_before_lock_timeout: false, ..facts() },
+        ] {
+            let findings = judged(&odd);
+            assert_eq!(findings.exit(), Exit::Ok, "{odd:?}");
+            assert!(findings.text().contains("1 warnings"), "{}", findings.text());
+        }
+    }
 }

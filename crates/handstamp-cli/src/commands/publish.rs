@@ -5,11 +5,11 @@ use crate::config::{self, Config, SourceSection};
 use crate::exit::{CliError, Exit};
 use crate::output::{self, table::grouped};
 use crate::publish::lines::{LINE_BYTES_MAX, LineRule};
-use crate::publish::record;
 use crate::publish::sample::Credits;
+use crate::publish::{header, record};
 use bytes::Bytes;
 use handstamp_core::json::Pointer;
-use handstamp_core::{Identity, Record, Sink};
+use handstamp_core::{Identity, MessageId, Record, Sink};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -126,7 +126,12 @@ impl<'a> Plan<'a> {
             (None, None) => None,
         };
         let allow_no_id = args.allow_no_id || id_header.is_none();
-        Ok(Self { args, rule: LineRule { topic: topic.into(), id_header, id, key, allow_no_id } })
+        if id_header.is_none() && !args.headers.is_empty() {
+            return Err(CliError::usage("--header: a file of JSON lines has no headers"));
+        }
+        let headers = args.headers.iter().map(|(name, value)| header(name, value.as_bytes())).collect();
+        let topic = topic.into();
+        Ok(Self { args, rule: LineRule { topic, id_header, id, key, headers, allow_no_id } })
     }
 
     /// Publishes everything; the first record that could not be is the error.
@@ -149,13 +154,12 @@ impl<'a> Plan<'a> {
         let topic: &Arc<str> = &self.rule.topic;
         for n in credits.order() {
             let credit = credits.credit(n);
-            let id = Bytes::from(credit.id.to_string());
-            let header = self.rule.id_header.as_deref().map(|name| (name, id));
+            let id = MessageId::try_from(credit.id.to_string().as_str()).ok();
             let key = match &self.args.key_field {
                 None => Some(Bytes::from(credit.account.to_string())),
                 Some(_) => self.rule.record(1, credit.json().as_bytes())?.key,
             };
-            chunk.add(record(topic, header, key, credit.json()));
+            chunk.add(record(topic, self.rule.headers(id.as_ref()), key, credit.json()));
             chunk.send_if_full(sink, &mut published).await?;
         }
         chunk.send(sink, &mut published).await?;

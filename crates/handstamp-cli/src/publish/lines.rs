@@ -1,10 +1,10 @@
 //! JSON lines → records: where each line has its id and its key.
 
-use super::record;
+use super::{header, record};
 use crate::exit::CliError;
 use bytes::Bytes;
 use handstamp_core::json::{Document, Kind, Pointer};
-use handstamp_core::{Identity, Record};
+use handstamp_core::{Header, Identity, MessageId, Record};
 use std::sync::Arc;
 
 /// The longest line that is read.
@@ -21,6 +21,8 @@ pub(crate) struct LineRule {
     pub(crate) id: Pointer,
     /// Where a line has its key.
     pub(crate) key: Option<Pointer>,
+    /// Headers of every record.
+    pub(crate) headers: Vec<Header>,
     /// Lines without a readable id are published without the header.
     pub(crate) allow_no_id: bool,
 }
@@ -31,9 +33,9 @@ impl LineRule {
     /// # Errors
     /// The line has no readable id, and that is not allowed.
     pub(crate) fn record(&self, number: u64, line: &[u8]) -> Result<Record, CliError> {
-        let plain = record(&self.topic, None, None, Bytes::copy_from_slice(line));
+        let plain = record(&self.topic, Vec::new(), None, Bytes::copy_from_slice(line));
         let id = match Identity::Field(self.id.clone()).message_id(&plain) {
-            Ok(id) => Some(Bytes::copy_from_slice(id.as_bytes())),
+            Ok(id) => Some(id),
             Err(_) if self.allow_no_id => None,
             Err(fault) => {
                 return Err(CliError::usage(format!("line {number} has no id: {fault}")).hint(
@@ -42,8 +44,13 @@ impl LineRule {
             }
         };
         let key = self.key.as_ref().and_then(|pointer| key(line, pointer));
-        let header = self.id_header.as_deref().zip(id);
-        Ok(record(&self.topic, header, key, Bytes::copy_from_slice(line)))
+        Ok(record(&self.topic, self.headers(id.as_ref()), key, Bytes::copy_from_slice(line)))
+    }
+
+    /// The headers of a message with this id.
+    pub(crate) fn headers(&self, id: Option<&MessageId>) -> Vec<Header> {
+        let id = self.id_header.as_deref().zip(id).map(|(name, id)| header(name, id.as_bytes()));
+        id.into_iter().chain(self.headers.iter().cloned()).collect()
     }
 }
 
@@ -68,6 +75,7 @@ mod tests {
             id_header: Some("event_id".into()),
             id: Pointer::parse("/id").unwrap(),
             key: Some(Pointer::parse("/account").unwrap()),
+            headers: vec![header("tenant", b"a")],
             allow_no_id,
         }
     }
@@ -86,7 +94,7 @@ mod tests {
         let refused = rule(false).record(7, b"not JSON").unwrap_err().to_string();
         assert!(refused.contains("line 7") && refused.contains("--id-field"), "{refused}");
         let record = rule(true).record(7, b"not JSON").unwrap();
-        assert_eq!(record.headers.as_slice(), []);
+        assert_eq!(record.headers.as_slice(), [header("tenant", b"a")]);
         assert_eq!(record.value.as_deref(), Some(&b"not JSON"[..]));
     }
 }

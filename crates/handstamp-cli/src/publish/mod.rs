@@ -10,17 +10,20 @@ use std::sync::Arc;
 /// A record that is not at any broker yet.
 pub(crate) fn record(
     topic: &Arc<str>,
-    id_header: Option<(&str, Bytes)>,
+    headers: Vec<Header>,
     key: Option<Bytes>,
     value: impl Into<Bytes>,
 ) -> Record {
-    let headers =
-        id_header.map(|(name, id)| vec![Header::new(Bytes::copy_from_slice(name.as_bytes()), Some(id))]);
     Record {
         key,
         value: Some(value.into()),
-        headers: Headers::new(headers.unwrap_or_default()),
+        headers: Headers::new(headers),
         origin: Origin { topic: Arc::clone(topic), partition: 0, offset: 0, line: None },
         timestamp: None,
     }
+}
+
+/// A header from texts.
+pub(crate) fn header(name: &str, value: &[u8]) -> Header {
+    Header::new(Bytes::copy_from_slice(name.as_bytes()), Some(Bytes::copy_from_slice(value)))
 }

@@ -1,8 +1,11 @@
 //! Runs the program in a folder of its own. Every run is searched for the canary secrets, whatever else
 //! the test asserts.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Stands for a password. It must appear in no output of any command.
@@ -68,18 +71,29 @@ impl Place {
     }
 
     pub(crate) fn run_at(&self, log: &str, args: &[&str]) -> Done {
-        Running::finish(self.start(log, args))
+        self.start(log, args).finish()
+    }
+
+    /// Runs with more variables.
+    pub(crate) fn run_with(&self, log: &str, args: &[&str], env: &[(&str, &str)]) -> Done {
+        self.start_with(log, args, env).finish()
     }
 
     /// Starts without waiting.
     pub(crate) fn start(&self, log: &str, args: &[&str]) -> Running {
+        self.start_with(log, args, &[])
+    }
+
+    fn start_with(&self, log: &str, args: &[&str], env: &[(&str, &str)]) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_handstamp"));
         command.args(args).current_dir(self.dir.path()).env_remove("NO_COLOR");
         command.env("HANDSTAMP_LOG", log).env("CANARY", CANARY).env("COLUMNS", "100");
-        command.envs(self.env.iter().map(|(key, value)| (key, value)));
+        command.envs(self.env.iter().map(|(key, value)| (key, value))).envs(env.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
-        Running { child: Some(child), args: args.join(" "), may_show_headers: shows_bodies(args) }
+        let mut child = command.spawn().unwrap();
+        let stdout = Pipe::drain(child.stdout.take().unwrap());
+        let stderr = Pipe::drain(child.stderr.take().unwrap());
+        Running { child, stdout, stderr, args: args.join(" "), may_show_headers: shows_bodies(args) }
     }
 }
 
@@ -87,32 +101,67 @@ fn shows_bodies(args: &[&str]) -> bool {
     matches!(args, ["dlq", "show" | "export", ..])
 }
 
+/// What came out of a pipe until now. It is read all the time, so that a talkative run does not block.
+struct Pipe {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Pipe {
+    fn drain(mut pipe: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let into = Arc::clone(&bytes);
+        let thread = std::thread::spawn(move || {
+            let mut buffer = [0; 8192];
+            while let Ok(length @ 1..) = pipe.read(&mut buffer) {
+                into.lock().unwrap().extend_from_slice(&buffer[..length]);
+            }
+        });
+        Self { bytes, thread: Some(thread) }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
+    }
+
+    fn end(&mut self) -> String {
+        self.thread.take().unwrap().join().unwrap();
+        self.text()
+    }
+}
+
 /// A run that goes on. It is killed when the test ends before it.
 pub(crate) struct Running {
-    child: Option<Child>,
+    child: Child,
+    stdout: Pipe,
+    stderr: Pipe,
     args: String,
     may_show_headers: bool,
 }
 
 impl Running {
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.as_ref().unwrap().id()
-    }
-
-    /// Sends a signal by number, through the shell's own kill.
+    /// Sends a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
+        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
         assert!(status.unwrap().success(), "kill -{name}");
     }
 
+    /// Waits until standard error has a text.
+    pub(crate) fn says(&mut self, words: &str) {
+        let text = self.stderr.bytes.clone();
+        let seen = || String::from_utf8_lossy(&text.lock().unwrap()).contains(words);
+        let child = &mut self.child;
+        let ended = wait_for(|| seen() || child.try_wait().unwrap().is_some());
+        assert!(ended && seen(), "`handstamp {}` did not say {words:?}:\n{}", self.args, self.stderr.text());
+    }
+
     pub(crate) fn finish(mut self) -> Done {
-        let child = self.child.take().unwrap();
-        let output = wait(child, &self.args);
-        let done = Done {
-            code: output.status.code(),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        };
+        let child = &mut self.child;
+        if !wait_for(|| child.try_wait().unwrap().is_some()) {
+            panic!("`handstamp {}` ran longer than {LIMIT:?}:\n{}", self.args, self.stderr.text());
+        }
+        let code = self.child.wait().unwrap().code();
+        let done = Done { code, stdout: self.stdout.end(), stderr: self.stderr.end() };
         for (name, text) in [("stdout", &done.stdout), ("stderr", &done.stderr)] {
             assert!(!text.contains(CANARY), "{} shows a secret on {name}:\n{text}", self.args);
             let shown = text.contains(HEADER_CANARY) && !self.may_show_headers;
@@ -124,39 +173,21 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-/// Waits with a limit; the pipes are read meanwhile, so that a talkative run does not block.
-fn wait(mut child: Child, args: &str) -> Output {
-    let stdout = drain(child.stdout.take().unwrap());
-    let stderr = drain(child.stderr.take().unwrap());
+/// Asks again and again, at most for as long as a command may run; whether it came true.
+pub(crate) fn wait_for(mut condition: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if started.elapsed() > LIMIT {
-            let _ = child.kill();
-            let _ = child.wait();
-            let text = String::from_utf8_lossy(&stderr.join().unwrap()).into_owned();
-            panic!("`handstamp {args}` ran longer than {LIMIT:?}:\n{text}");
+    while started.elapsed() < LIMIT {
+        if condition() {
+            return true;
         }
         std::thread::sleep(Duration::from_millis(5));
-    };
-    Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
-}
-
-fn drain(mut pipe: impl std::io::Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = pipe.read_to_end(&mut bytes);
-        bytes
-    })
+    }
+    false
 }
 
 impl Done {

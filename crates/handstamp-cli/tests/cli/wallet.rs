@@ -18,6 +18,29 @@ pub(crate) fn number(place: &Place, sql: &str) -> i64 {
     })
 }
 
+/// Whether another process is writing now.
+pub(crate) fn is_busy(place: &Place) -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut options = SqliteOptions::new(place.path("wallet.db"));
+        options.migrate_new = false;
+        options.lock_timeout = std::time::Duration::from_millis(20);
+        let Ok(store) = SqliteStore::open(options).await else { return false };
+        let name = ConsumerName::new("wallet").unwrap();
+        let key = match store.register(&name, &Fingerprint("file".into()), false).await {
+            Ok(key) => key,
+            Err(error) => return error.kind == handstamp_core::StoreErrorKind::Conflict,
+        };
+        match store.begin(&key, &[]).await {
+            Ok((tx, _)) => {
+                store.rollback(tx).await.unwrap();
+                false
+            }
+            Err(error) => error.kind == handstamp_core::StoreErrorKind::Conflict,
+        }
+    })
+}
+
 const NAMES: [&str; 5] = ["received", "applied", "duplicate", "id_reused", "dead_lettered"];
 
 fn position(place: &Place) -> std::path::PathBuf {
