@@ -3,8 +3,11 @@
 #![cfg(feature = "postgres")]
 
 mod claims;
+mod conformance;
+mod effects;
 mod harness;
 mod level0;
 mod migrations;
+mod private;
 mod proxy;
 mod transactions;

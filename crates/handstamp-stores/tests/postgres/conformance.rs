@@ -1,0 +1,98 @@
+//! The suite that every store passes, on both servers.
+
+use crate::harness::{Server, TestDatabase};
+use handstamp_core::{BoxError, ConsumerName, DeadLetter, InboxState, MessageId};
+use handstamp_stores::postgres::{PostgresStore, Tx};
+use handstamp_testkit::store_suite::{EndInside, StoreFeatures, StoreHarness};
+use std::time::Duration;
+
+struct PostgresHarness {
+    database: TestDatabase,
+}
+
+impl PostgresHarness {
+    async fn new(server: Server) -> Self {
+        let database = TestDatabase::new(server).await;
+        let tables = format!(
+            "CREATE TABLE counters (name text PRIMARY KEY, n int8 NOT NULL CHECK (n < 1000000));
+             GRANT SELECT, INSERT, UPDATE ON counters TO {}",
+            database.role
+        );
+        database.admin().await.batch_execute(&tables).await.expect("counters");
+        Self { database }
+    }
+}
+
+impl StoreHarness for PostgresHarness {
+    type Store = PostgresStore;
+
+    fn features(&self) -> StoreFeatures {
+        StoreFeatures {
+            errors_abort: true,
+            concurrent: true,
+            patience: Duration::from_secs(60),
+            quiet: Duration::from_millis(200),
+        }
+    }
+
+    async fn open(&self) -> PostgresStore {
+        self.database.store()
+    }
+
+    async fn restart(&self) {
+        let sql = format!(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '{}'",
+            self.database.role
+        );
+        self.database.admin().await.batch_execute(&sql).await.expect("terminate");
+    }
+
+    async fn add(&self, tx: &mut Tx, counter: &str, amount: i64) -> Result<(), BoxError> {
+        let sql = "INSERT INTO counters VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET n = counters.n + $2";
+        tx.execute(sql, &[&counter, &amount]).await?;
+        Ok(())
+    }
+
+    async fn counter(&self, counter: &str) -> i64 {
+        let admin = self.database.admin().await;
+        let row =
+            admin.query_opt("SELECT n FROM counters WHERE name = $1", &[&counter]).await.expect("counter");
+        row.map_or(0, |row| row.get(0))
+    }
+
+    async fn fail(&self, tx: &mut Tx) -> BoxError {
+        tx.execute("INSERT INTO counters VALUES ('fails', 1000000)", &[])
+            .await
+            .expect_err("the check fails")
+            .into()
+    }
+
+    async fn end_inside(&self, tx: &mut Tx, how: EndInside) {
+        let sql = match how {
+            EndInside::Commit => "COMMIT",
+            EndInside::Rollback => "ROLLBACK",
+        };
+        tx.batch_execute(sql).await.expect(sql);
+    }
+
+    async fn dead_letters(&self, consumer: &ConsumerName) -> Vec<DeadLetter> {
+        let store = self.database.store();
+        let mut letters = Vec::new();
+        for summary in store.dead_letters(consumer, None, None, 1000).await.expect("page") {
+            letters.push(store.dead_letter(consumer, summary.key).await.expect("read").expect("kept").letter);
+        }
+        letters
+    }
+
+    async fn inbox_state(&self, consumer: &ConsumerName, id: &MessageId) -> Option<InboxState> {
+        self.database.store().inbox_row(consumer, id).await.expect("row").map(|row| row.state)
+    }
+}
+
+mod postgres15 {
+    handstamp_testkit::store_suite!(super::PostgresHarness::new(super::Server::V15).await);
+}
+
+mod postgres18 {
+    handstamp_testkit::store_suite!(super::PostgresHarness::new(super::Server::V18).await);
+}

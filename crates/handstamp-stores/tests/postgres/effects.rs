@@ -1,0 +1,275 @@
+//! Declared SQL effects on a real server: exact values, named culprits, one pipeline.
+
+use crate::harness::{TestDatabase, on_each_server, request};
+use crate::proxy::{Proxy, Step};
+use handstamp_core::{
+    BatchError, BatchHandler, ConsumerKey, Decision, FailureClass, Header, Headers, Message, MessageId,
+    Origin, Record, Store, StoreErrorKind, Timestamp,
+};
+use handstamp_stores::effect::{EffectSpec, Encoding, ExpectRows, ParamSource, ParamSpec};
+use handstamp_stores::postgres::{PostgresOptions, PostgresStore, SqlEffects};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+on_each_server!(
+    values_arrive_exactly,
+    a_batch_is_applied_in_order,
+    the_culprit_and_its_class_are_named,
+    a_batch_is_one_pipeline,
+    statements_that_do_not_fit_are_found_at_the_start,
+    a_changed_table_is_prepared_for_again,
+);
+
+fn message(number: usize, body: &str) -> Message {
+    let record = Record {
+        key: Some("key".into()),
+        value: Some(body.to_owned().into()),
+        headers: Headers::new(vec![
+            Header::new("h", Some("header".into())),
+            Header::new("raw", Some(bytes::Bytes::from_static(b"\xff\0"))),
+        ]),
+        origin: Origin { topic: "credits".into(), partition: 3, offset: 1 << 40, line: None },
+        timestamp: Some(Timestamp(1_709_208_000_123)),
+    };
+    Message::new(MessageId::try_from(format!("m{number}").as_str()).unwrap(), record)
+}
+
+fn effects(sqls: &[&str]) -> SqlEffects {
+    SqlEffects::compile(&sqls.iter().map(|sql| EffectSpec::new(*sql)).collect::<Vec<_>>()).unwrap()
+}
+
+async fn apply(
+    store: &PostgresStore,
+    key: &ConsumerKey,
+    effects: &SqlEffects,
+    batch: &[Message],
+) -> Result<(), BatchError> {
+    let requests: Vec<_> = batch.iter().map(|m| request(m.id().as_str().unwrap(), None)).collect();
+    let (mut tx, _) = store.begin(key, &requests).await.unwrap();
+    match effects.handle_batch(&mut tx, batch).await {
+        Ok(()) => {
+            store.commit(tx).await.unwrap();
+            Ok(())
+        }
+        Err(error) => {
+            store.rollback(tx).await.unwrap();
+            Err(error)
+        }
+    }
+}
+
+async fn values_arrive_exactly(database: TestDatabase) {
+    let (store, key) = database.wallet().await;
+    let admin = database.admin().await;
+    let cells: &[(&str, &str, &str)] = &[
+        ("int2", "-32768", "-32768"),
+        ("int4", "2147483647", "2147483647"),
+        ("int8", "9007199254740993", "9007199254740993"),
+        ("numeric", "12345678901234567890123456789012345678.90", "12345678901234567890123456789012345678.90"),
+        ("numeric", "1e3", "1000"),
+        ("numeric", "\"-0.10\"", "-0.10"),
+        ("float8", "0.1", "0.1"),
+        ("float4", "1.5", "1.5"),
+        ("bool", "true", "true"),
+        ("text", "\"a\\u00e9\\n\\\\x \\\"q\\\" 'q'\"", "a\u{e9}\n\\x \"q\" 'q'"),
+        ("text", "1e3", "1e3"),
+        ("text", "9007199254740993.10", "9007199254740993.10"),
+        ("varchar(9)", "\" padded \"", " padded "),
+        ("uuid", "\"0193F5A0-7c3e-7b1a-8000-0123456789ab\"", "0193f5a0-7c3e-7b1a-8000-0123456789ab"),
+        ("date", "\"2024-02-29\"", "2024-02-29"),
+        ("timestamptz", "\"2024-02-29T23:59:59.123456+05:30\"", "2024-02-29 18:29:59.123456+00"),
+        ("timestamp", "\"2024-02-29T23:59:59\"", "2024-02-29 23:59:59"),
+        ("json", "{\"b\": 1, \"a\": 9007199254740993}", "{\"b\": 1, \"a\": 9007199254740993}"),
+        ("jsonb", "[1e2, null]", "[100, null]"),
+        ("jsonb", "\"text\"", "\"text\""),
+        ("jsonb", "false", "false"),
+        ("int8[]", "[9007199254740993, null]", "{9007199254740993,NULL}"),
+        ("text[]", "[\"a,\\\"b\\\\\", \"\", \"NULL\"]", "{\"a,\\\"b\\\\\",\"\",\"NULL\"}"),
+        ("numeric[]", "[1.10]", "{1.10}"),
+        ("timestamptz[]", "[\"2024-02-29T00:00:00Z\"]", "{\"2024-02-29 00:00:00+00\"}"),
+        ("jsonb[]", "[{\"a\": \"b\"}]", "{\"{\\\"a\\\": \\\"b\\\"}\"}"),
+        ("mood", "\"sad\"", "sad"),
+        ("positive", "7", "7"),
+        ("inet", "\"10.0.0.0/8\"", "10.0.0.0/8"),
+    ];
+    admin.batch_execute("SET timezone = 'UTC'").await.unwrap();
+    admin
+        .batch_execute(
+            "CREATE TYPE mood AS ENUM ('sad', 'glad'); CREATE DOMAIN positive AS int8 CHECK (VALUE > 0)",
+        )
+        .await
+        .unwrap();
+    for (at, (type_, token, expected)) in cells.iter().enumerate() {
+        let table = format!("CREATE TABLE c{at} (v {type_}); GRANT INSERT ON c{at} TO {}", database.role);
+        admin.batch_execute(&table).await.unwrap();
+        let effects = effects(&[&format!("INSERT INTO c{at} VALUES (:v)")]);
+        for body in [format!("{{\"v\": {token}}}"), "{\"v\": null}".to_owned()] {
+            apply(&store, &key, &effects, &[message(at, &body)])
+                .await
+                .unwrap_or_else(|e| panic!("{type_} {body}: {e:?}"));
+        }
+        let read = format!("SELECT v::text FROM c{at} ORDER BY v::text NULLS LAST");
+        let rows = admin.query(&read, &[]).await.unwrap();
+        let kept: Vec<Option<String>> = rows.iter().map(|row| row.get(0)).collect();
+        assert_eq!(kept, [Some((*expected).to_owned()), None], "{type_} {token}");
+    }
+    built_in_values_arrive(&database, &store, &key).await;
+}
+
+async fn built_in_values_arrive(database: &TestDatabase, store: &PostgresStore, key: &ConsumerKey) {
+    let admin = database.admin().await;
+    let table = format!(
+        "CREATE TABLE built_in (id text, key bytea, topic text, partition int, position int8, at timestamptz, ms int8, body jsonb,
+         body_text text, h text, raw bytea, decoded bytea, missing text); GRANT INSERT ON built_in TO {}",
+        database.role
+    );
+    admin.batch_execute(&table).await.unwrap();
+    let mut spec = EffectSpec::new(
+        "INSERT INTO built_in VALUES (:message_id, :message_key, :topic, :partition, :offset, :timestamp, :ms, :body, :body_text,
+         :header_h, :raw, :decoded, :missing)",
+    );
+    spec.params.insert("ms".into(), ParamSpec::from_source(ParamSource::Timestamp));
+    spec.params.insert("raw".into(), ParamSpec::from_source(ParamSource::Header("raw".into())));
+    let mut decoded = ParamSpec::from_source(ParamSource::of_name("b64"));
+    decoded.encoding = Some(Encoding::Base64);
+    spec.params.insert("decoded".into(), decoded);
+    spec.optional = vec!["missing".into()];
+    let effects = SqlEffects::compile(&[spec]).unwrap();
+    let body = "{\"b64\": \"AP8=\"}";
+    apply(store, key, &effects, &[message(1000, body)]).await.unwrap();
+    let expected = format!(
+        "SELECT count(*) FROM built_in WHERE id = 'm1000' AND key = 'key' AND topic = 'credits' AND partition = 3
+         AND position = {} AND at = '2024-02-29T12:00:00.123Z' AND ms = 1709208000123 AND body = '{body}' AND body_text = '{body}'
+         AND h = 'header' AND raw = '\\xff00' AND decoded = '\\x00ff' AND missing IS NULL",
+        1_i64 << 40
+    );
+    assert_eq!(database.number(&expected).await, 1);
+}
+
+async fn a_batch_is_applied_in_order(database: TestDatabase) {
+    let (store, key) = database.wallet().await;
+    database
+        .admin()
+        .await
+        .batch_execute("ALTER TABLE ledger ADD n int GENERATED ALWAYS AS IDENTITY")
+        .await
+        .unwrap();
+    let effects = effects(&[
+        "INSERT INTO ledger (event_id, account_id, amount) VALUES (:message_id, 1, :amount)",
+        "UPDATE accounts SET balance = balance * 2 + :amount WHERE id = 1",
+        "INSERT INTO ledger (event_id, account_id, amount) VALUES (:message_id, 2, :amount)",
+    ]);
+    effects.check(&store).await.unwrap();
+    // More statements than are ever in flight.
+    let batch: Vec<Message> = (0..500).map(|n| message(n, &format!("{{\"amount\": {}}}", n % 2))).collect();
+    apply(&store, &key, &effects, &batch).await.unwrap();
+    assert_eq!(database.number("SELECT count(*) FROM ledger").await, 1000);
+    let disordered = "SELECT count(*) FROM (SELECT n, (row_number() OVER (ORDER BY n) - 1) / 2 AS m, account_id,
+        (row_number() OVER (ORDER BY n) - 1) % 2 + 1 AS e, event_id FROM ledger) AS o WHERE event_id <> 'm' || m OR account_id <> e";
+    assert_eq!(database.number(disordered).await, 0);
+}
+
+async fn the_culprit_and_its_class_are_named(database: TestDatabase) {
+    let (store, key) = database.wallet().await;
+    let mut update = EffectSpec::new("UPDATE accounts SET balance = balance + :amount WHERE id = :id");
+    update.expect_rows = Some(ExpectRows::Exactly(1));
+    let insert = EffectSpec::new("INSERT INTO ledger VALUES (:message_id, :id, :amount)");
+    let effects = SqlEffects::compile(&[update, insert]).unwrap();
+    let good = "{\"id\": 1, \"amount\": 1}";
+    for (bad, class, rejected, says) in [
+        ("{\"id\": 99, \"amount\": 1}", Some(FailureClass::Rows), false, "effect 1 (UPDATE accounts"),
+        ("{\"id\": 1, \"amount\": 5000}", None, false, "effect 2 (INSERT INTO ledger"),
+        ("{\"id\": 1e3, \"amount\": 1}", Some(FailureClass::Binding), true, ":id: int4 cannot hold \"1e3\""),
+        ("{\"id\": 1}", Some(FailureClass::Binding), true, ":amount"),
+        ("not json", Some(FailureClass::Binding), true, "effect 1"),
+    ] {
+        let batch: Vec<Message> =
+            (0..9).map(|n| message(n, if n == 5 || n == 7 { bad } else { good })).collect();
+        let BatchError { culprit, error } = apply(&store, &key, &effects, &batch).await.unwrap_err();
+        assert_eq!((culprit, error.class), (Some(5), class), "{bad}");
+        assert_eq!(error.decision == Decision::Reject, rejected, "{bad}");
+        let text = handstamp_core::Reason::from_error(error.source.as_ref()).as_str().to_owned();
+        assert!(text.contains(says), "{text}");
+    }
+    assert_eq!(database.number("SELECT sum(balance) + (SELECT count(*) FROM ledger) FROM accounts").await, 0);
+    // The database's own code is found behind it.
+    let (mut tx, _) = store.begin(&key, &[request("m", None)]).await.unwrap();
+    let failed =
+        effects.handle_batch(&mut tx, &[message(0, "{\"id\": 1, \"amount\": 5000}")]).await.unwrap_err();
+    let fault = store.classify(&tx, failed.error.source.as_ref()).unwrap();
+    assert_eq!((fault.kind, fault.code.as_deref()), (StoreErrorKind::Statement, Some("23514")));
+    store.rollback(tx).await.unwrap();
+}
+
+async fn a_batch_is_one_pipeline(database: TestDatabase) {
+    let direct = database.options().place();
+    let server: SocketAddr = direct.split('/').next().unwrap().parse().unwrap();
+    let proxy = Proxy::new(server).await;
+    let url =
+        format!("postgres://{}@127.0.0.1:{}/{}?sslmode=disable", database.role, proxy.port, database.name);
+    let (store, key) = database.wallet_with(PostgresOptions::parse(&url).unwrap()).await;
+    let effects = effects(&[
+        "UPDATE accounts SET balance = balance + :amount WHERE id = 1",
+        "INSERT INTO ledger VALUES (:message_id, 1, :amount)",
+    ]);
+    let batch: Vec<Message> = (0..100).map(|n| message(n, "{\"amount\": 1}")).collect();
+    let (mut tx, _) = store.begin(&key, &[request("m", None)]).await.unwrap();
+    effects.handle_batch(&mut tx, &batch[..1]).await.unwrap();
+    // No answer comes back before the last of 200 statements was sent.
+    let mut executes = 0;
+    proxy.script(move |kind, _| {
+        executes += u32::from(kind == b'E');
+        match (kind, executes) {
+            (b'B', 0) => Step::HoldAnswers,
+            (b'E', 200) => Step::FreeAnswers,
+            _ => Step::Pass,
+        }
+    });
+    let handled = effects.handle_batch(&mut tx, &batch);
+    tokio::time::timeout(Duration::from_secs(30), handled).await.expect("one waits for another").unwrap();
+    store.commit(tx).await.unwrap();
+    assert_eq!(database.number("SELECT count(*) FROM ledger").await, 101);
+}
+
+async fn statements_that_do_not_fit_are_found_at_the_start(database: TestDatabase) {
+    let (store, _) = database.wallet().await;
+    for (sql, says) in [
+        ("UPDATE accounts SET nothing = :a", "effect 2"),
+        ("UPDATE nowhere SET a = :a", "nowhere"),
+        ("SELECT :a", ""),
+        ("INSERT INTO ledger VALUES (:a, :a, 1)", "CAST"),
+        ("SELECT 1 WHERE :a::daterange @> current_date", "CAST(CAST(:a AS text) AS daterange)"),
+        ("DELETE FROM accounts WHERE id = :a", ""),
+    ] {
+        let outcome = effects(&["SELECT 1", sql]).check(&store).await;
+        // SELECT :a is text to Postgres; DELETE is prepared without a right and refused when it runs.
+        match outcome {
+            Ok(()) => assert!(says.is_empty(), "{sql}"),
+            Err(error) => assert!(!says.is_empty() && error.to_string().contains(says), "{sql}: {error}"),
+        }
+    }
+    let refused = SqlEffects::compile(&[EffectSpec::new("SELECT 1"), EffectSpec::new("COMMIT")]).unwrap_err();
+    assert!(refused.to_string().starts_with("effect 2: "), "{refused}");
+    assert_eq!(refused.kind, StoreErrorKind::Config);
+    let alter = format!("ALTER ROLE {} SET search_path = public, handstamp", database.role);
+    database.admin().await.batch_execute(&alter).await.unwrap();
+    let error = effects(&["SELECT 1"]).check(&database.store()).await.unwrap_err();
+    assert!(error.to_string().contains("search_path"), "{error}");
+}
+
+async fn a_changed_table_is_prepared_for_again(database: TestDatabase) {
+    let (store, key) = database.wallet().await;
+    let effects = effects(&["INSERT INTO ledger VALUES (:message_id, 1, :amount) RETURNING *"]);
+    let batch = [message(0, "{\"amount\": 1}")];
+    apply(&store, &key, &effects, &batch).await.unwrap();
+    let admin = database.admin().await;
+    admin.batch_execute("ALTER TABLE ledger ADD more text").await.unwrap();
+    let batch = [message(1, "{\"amount\": 1}")];
+    let (mut tx, _) = store.begin(&key, &[request("m1", None)]).await.unwrap();
+    let error = effects.handle_batch(&mut tx, &batch).await.unwrap_err();
+    let fault = store.classify(&tx, error.error.source.as_ref()).unwrap();
+    assert_eq!(fault.kind, StoreErrorKind::SchemaMismatch, "{fault:?}");
+    store.rollback(tx).await.unwrap();
+    apply(&store, &key, &effects, &batch).await.unwrap();
+    assert_eq!(database.number("SELECT count(*) FROM ledger").await, 2);
+}
