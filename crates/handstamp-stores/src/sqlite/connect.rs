@@ -153,19 +153,16 @@ fn is_own(table: &str) -> bool {
 }
 
 thread_local! {
-    /// The last statement that began to run on this thread since a handler last took its connection.
-    /// SQLite's general error says nothing of where it happened; this does.
+    /// The last statement that began to run on this thread since a handler last took its connection;
+    /// empty: none did; `None`: no handler was ever here. SQLite's general error says nothing of where
+    /// it happened; this does.
     static LAST_RUN: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// A handler takes its connection: what fails before anything ran failed while it was prepared.
 pub(crate) fn nothing_ran_yet() {
-    LAST_RUN.with_borrow_mut(|last| {
-        // The text's memory is used again; an empty text is no statement.
-        if let Some(sql) = last {
-            sql.clear();
-        }
-    });
+    // The text's memory is used again.
+    LAST_RUN.with_borrow_mut(|last| last.get_or_insert_default().clear());
 }
 
 /// Remembers each statement that a handler runs, until `unwatch_statements`.
@@ -194,8 +191,10 @@ fn remember_statement(event: TraceEvent<'_>) {
 /// True when a general error of a handler's statement came from preparing it: nothing ran, or what ran
 /// cannot be prepared any more (its table went away while it was cached).
 pub(crate) fn does_not_fit_the_schema(connection: &Connection) -> bool {
-    let last = LAST_RUN.with_borrow(Clone::clone).unwrap_or_default();
-    last.is_empty() || connection.prepare(&last).is_err()
+    match LAST_RUN.with_borrow(Clone::clone) {
+        Some(last) => last.is_empty() || connection.prepare(&last).is_err(),
+        None => false,
+    }
 }
 
 /// Which file a connection is on, so that a file that was removed or replaced is noticed.

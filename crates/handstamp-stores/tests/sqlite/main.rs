@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is the failure report")]
 
 mod claims;
+mod conformance;
 mod effects;
 mod failures;
 mod migrations;

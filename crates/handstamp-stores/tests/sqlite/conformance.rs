@@ -1,0 +1,87 @@
+//! The rules that every store keeps, on SQLite.
+
+use crate::support::options;
+use handstamp_core::{BoxError, ConsumerName, DeadLetter, InboxState, MessageId};
+use handstamp_stores::sqlite::{Setup, SqliteOptions, SqliteStore, Tx};
+use handstamp_testkit::store_suite::{EndInside, StoreFeatures, StoreHarness};
+use rusqlite::Connection;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// An empty file for each case; another `open` is another connection, as another process has it.
+struct SqliteHarness {
+    folder: TempDir,
+}
+
+impl SqliteHarness {
+    fn new() -> Self {
+        Self { folder: TempDir::new().unwrap() }
+    }
+
+    fn options(&self) -> SqliteOptions {
+        let sql = "CREATE TABLE counters (name TEXT PRIMARY KEY, amount INTEGER NOT NULL) STRICT";
+        let setup = Setup { name: "counters.sql".into(), sql: sql.into() };
+        SqliteOptions { setup: Some(setup), ..options(&self.folder) }
+    }
+
+    fn eyes(&self) -> Connection {
+        crate::support::beside(&self.folder)
+    }
+}
+
+impl StoreHarness for SqliteHarness {
+    type Store = SqliteStore;
+
+    fn features(&self) -> StoreFeatures {
+        StoreFeatures {
+            errors_abort: false,
+            concurrent: false,
+            patience: Duration::from_secs(30),
+            quiet: Duration::from_millis(200),
+        }
+    }
+
+    async fn open(&self) -> SqliteStore {
+        SqliteStore::open(self.options()).await.unwrap()
+    }
+
+    async fn add(&self, tx: &mut Tx, counter: &str, amount: i64) -> Result<(), BoxError> {
+        let sql =
+            "INSERT INTO counters VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET amount = amount + ?2";
+        tx.prepare_cached(sql)?.execute((counter, amount))?;
+        Ok(())
+    }
+
+    async fn counter(&self, counter: &str) -> i64 {
+        let sql = "SELECT coalesce(sum(amount), 0) FROM counters WHERE name = ?1";
+        self.eyes().query_row(sql, [counter], |row| row.get(0)).unwrap()
+    }
+
+    async fn fail(&self, tx: &mut Tx) -> BoxError {
+        tx.execute("INSERT INTO counters VALUES (NULL, NULL)", []).unwrap_err().into()
+    }
+
+    async fn end_inside(&self, tx: &mut Tx, how: EndInside) {
+        let sql = match how {
+            EndInside::Commit => "COMMIT",
+            EndInside::Rollback => "ROLLBACK",
+        };
+        // The handler swallows the refusal.
+        let _ = tx.execute_batch(sql);
+    }
+
+    async fn dead_letters(&self, consumer: &ConsumerName) -> Vec<DeadLetter> {
+        let store = self.open().await;
+        let mut letters = Vec::new();
+        for summary in store.dead_letters(consumer, None, None, 10_000).await.unwrap() {
+            letters.push(store.dead_letter(consumer, &summary.key).await.unwrap().unwrap().letter);
+        }
+        letters
+    }
+
+    async fn inbox_state(&self, consumer: &ConsumerName, id: &MessageId) -> Option<InboxState> {
+        self.open().await.inbox_get(consumer, id).await.unwrap().map(|row| row.state)
+    }
+}
+
+handstamp_testkit::store_suite!(SqliteHarness::new());
