@@ -49,10 +49,16 @@ impl Subject {
     /// Waits until the log has a line with the text, with a limit.
     #[track_caller]
     pub fn wait_for(&mut self, text: &str, limit: Duration) {
+        self.wait_for_nth(text, 1, limit);
+    }
+
+    /// Waits until the log has so many lines with the text, with a limit.
+    #[track_caller]
+    pub fn wait_for_nth(&mut self, text: &str, nth: usize, limit: Duration) {
         let until = Instant::now() + limit;
-        while count(&self.log.lock().unwrap(), text) == 0 {
+        while count(&self.log.lock().unwrap(), text) < nth {
             let log = || self.log.lock().unwrap().join("\n");
-            assert!(Instant::now() < until, "no line with {text:?} within {limit:?}:\n{}", log());
+            assert!(Instant::now() < until, "no {nth} line(s) with {text:?} within {limit:?}:\n{}", log());
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -6,6 +6,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
+use std::process::Command;
 use std::time::Duration;
 use tokio_postgres::{Client, NoTls};
 
@@ -40,7 +41,11 @@ pub struct Database {
 impl Database {
     /// A database with our tables and the accounts and ledger of the tests.
     pub async fn create() -> Self {
-        let admin = variable("HANDSTAMP_TEST_POSTGRES");
+        Self::create_on(variable("HANDSTAMP_TEST_POSTGRES")).await
+    }
+
+    /// The same on another server; `admin` is the URL of a superuser.
+    pub async fn create_on(admin: String) -> Self {
         let name = unique("e2e");
         connect(&admin).await.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
         let (server, _) = admin.rsplit_once('/').unwrap();
@@ -49,6 +54,21 @@ impl Database {
         handstamp::postgres::migrate(&client).await.unwrap();
         client.batch_execute(POSTGRES_SCHEMA).await.unwrap();
         Self { url, client, name, admin }
+    }
+
+    /// Connects anew, after the server was away.
+    pub async fn reconnect(&mut self) {
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        self.client = loop {
+            match tokio_postgres::connect(&self.url, NoTls).await {
+                Ok((client, connection)) => {
+                    tokio::spawn(connection);
+                    break client;
+                }
+                Err(error) => assert!(std::time::Instant::now() < until, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
     }
 
     pub async fn ledger_rows(&self) -> i64 {
@@ -69,28 +89,34 @@ impl Database {
 
 /// A topic of this test's own, deleted at the end.
 pub struct Topic {
+    pub brokers: String,
     pub name: String,
     pub group: String,
     producer: ThreadedProducer<DefaultProducerContext>,
 }
 
-fn client_config() -> ClientConfig {
+fn client_config(brokers: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", brokers());
+    config.set("bootstrap.servers", brokers);
     config
 }
 
 impl Topic {
     pub async fn create(partitions: i32) -> Self {
+        Self::create_on(brokers(), partitions).await
+    }
+
+    /// The same on another broker.
+    pub async fn create_on(brokers: String, partitions: i32) -> Self {
         let name = unique("e2e");
-        let admin: AdminClient<DefaultClientContext> = client_config().create().unwrap();
+        let admin: AdminClient<DefaultClientContext> = client_config(&brokers).create().unwrap();
         let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
         let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(20)));
         for result in admin.create_topics([&topic], &options).await.unwrap() {
             result.unwrap();
         }
-        let producer = client_config().set("enable.idempotence", "true").create().unwrap();
-        Self { group: format!("g_{name}"), name, producer }
+        let producer = client_config(&brokers).set("enable.idempotence", "true").create().unwrap();
+        Self { group: format!("g_{name}"), name, producer, brokers }
     }
 
     /// Queues a record with its id in the header `event_id`.
@@ -105,7 +131,59 @@ impl Topic {
     }
 
     pub async fn delete(self) {
-        let admin: AdminClient<DefaultClientContext> = client_config().create().unwrap();
+        let admin: AdminClient<DefaultClientContext> = client_config(&self.brokers).create().unwrap();
         admin.delete_topics(&[&self.name], &AdminOptions::new()).await.unwrap();
+    }
+}
+
+/// A server of this test's own, so that it may be stopped and killed.
+pub struct Private {
+    name: String,
+}
+
+impl Private {
+    /// Starts `postgres` or `kafka` beside the common one.
+    pub fn start_new(kind: &str) -> Self {
+        let server = Self { name: format!("{kind}@{}", unique("e2e")) };
+        server.services("up");
+        server
+    }
+
+    fn services(&self, verb: &str) -> String {
+        let output =
+            Command::new(variable("HANDSTAMP_TEST_SERVICES")).args([verb, &self.name]).output().unwrap();
+        assert!(output.status.success(), "{verb} {}: {}", self.name, String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Stops it in good order.
+    pub fn stop(&self) {
+        self.services("stop");
+    }
+
+    /// SIGKILL.
+    pub fn kill(&self) {
+        self.services("kill");
+    }
+
+    /// Starts it again with its data and its port.
+    pub fn start(&self) {
+        self.services("start");
+    }
+
+    /// Its address, as `scripts/services env` prints it.
+    pub fn address(&self) -> String {
+        let lines = self.services("env");
+        let prefix =
+            if self.name.starts_with("kafka") { "HANDSTAMP_TEST_KAFKA=" } else { "HANDSTAMP_TEST_POSTGRES=" };
+        let line =
+            lines.lines().find_map(|line| line.split_once(prefix)).unwrap_or_else(|| panic!("{lines}"));
+        line.1.trim_matches(['\'', '"']).to_owned()
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        let _ = Command::new(variable("HANDSTAMP_TEST_SERVICES")).args(["down", &self.name]).output();
     }
 }
