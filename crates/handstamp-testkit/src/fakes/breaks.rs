@@ -3,7 +3,7 @@
 /// One fault of a fake broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SourceBreak {
-    /// Settles when handing over, not when asked.
+    /// Settles when handing over, not when asked, as soon as six others are in flight.
     SettlesEarly,
     /// Settles up to the highest position asked for, past what is unfinished.
     PassesUnfinished,
@@ -23,7 +23,7 @@ pub enum SourceBreak {
     IgnoresHold,
     /// Never hands over again once held.
     ForgetsRelease,
-    /// Forgets settles that came shortly before the close.
+    /// Settles half a second late, and forgets what is due at the close.
     ClosesWithoutSettling,
     /// Never closes the deliveries.
     NeverCloses,
@@ -51,8 +51,39 @@ pub enum SourceBreak {
     AnswersNothing,
     /// Forgets a released delivery.
     LosesReleased,
-    /// Begins the tags of each batch anew.
-    RepeatsTags,
+    /// Tags shrink from delivery to delivery.
+    ShrinksTags,
+}
+
+impl SourceBreak {
+    /// Every fault.
+    pub const ALL: [Self; 25] = [
+        Self::SettlesEarly,
+        Self::PassesUnfinished,
+        Self::ForgetsEpoch,
+        Self::EmptiesNullHeaders,
+        Self::FoldsRepeatedHeaders,
+        Self::EmptiesNullValues,
+        Self::RedeliversNothing,
+        Self::RedeliversSettled,
+        Self::IgnoresHold,
+        Self::ForgetsRelease,
+        Self::ClosesWithoutSettling,
+        Self::NeverCloses,
+        Self::SettlesForTheDead,
+        Self::RevokesWithoutWaiting,
+        Self::AssignsLate,
+        Self::NeverCatchesUp,
+        Self::CatchesUpEarly,
+        Self::IgnoresExtend,
+        Self::LeasesForEver,
+        Self::IgnoresLimits,
+        Self::BlocksOnFullPort,
+        Self::Reverses,
+        Self::AnswersNothing,
+        Self::LosesReleased,
+        Self::ShrinksTags,
+    ];
 }
 
 /// One fault of a fake store.
@@ -74,7 +105,7 @@ pub enum StoreBreak {
     ClaimsVisibleEarly,
     /// Two open transactions can both be First.
     BothRacersAreFirst,
-    /// Commit answers Ok and keeps nothing.
+    /// Commit answers Ok and keeps nothing where effects were written.
     CommitLies,
     /// Commit keeps the claim but not the effect.
     CommitForgetsEffects,
@@ -88,8 +119,16 @@ pub enum StoreBreak {
     RecordGrows,
     /// The inbox row of a dead letter says applied.
     RecordLeavesApplied,
+    /// The row of a reused id says dead, though its first message was applied.
+    RecordMarksReused,
+    /// A prefix is kept as if it were the whole.
+    RecordForgetsTruncation,
     /// Dead letters are kept though the transaction is rolled back.
     RecordAutocommits,
+    /// Nobody knows when a row was written.
+    ForgetsFirstSeen,
+    /// A batch without ids is refused.
+    RefusesEmptyBatches,
     /// A reused id is an ordinary duplicate.
     IgnoresDigest,
     /// The consumer's name does not count.
@@ -120,6 +159,46 @@ pub enum StoreBreak {
     ClassifiesNothing,
 }
 
+impl StoreBreak {
+    /// Every fault.
+    pub const ALL: [Self; 34] = [
+        Self::FoldsIds,
+        Self::TrimsIds,
+        Self::CutsIds,
+        Self::AnswersDuplicateForUnregistered,
+        Self::TwinIsFirstTwice,
+        Self::RollbackKeepsClaims,
+        Self::ClaimsVisibleEarly,
+        Self::BothRacersAreFirst,
+        Self::CommitLies,
+        Self::CommitForgetsEffects,
+        Self::RollbackKeepsEffects,
+        Self::RecordDropsHeaders,
+        Self::RecordEmptiesNulls,
+        Self::RecordGrows,
+        Self::RecordLeavesApplied,
+        Self::RecordMarksReused,
+        Self::RecordForgetsTruncation,
+        Self::RecordAutocommits,
+        Self::ForgetsFirstSeen,
+        Self::RefusesEmptyBatches,
+        Self::IgnoresDigest,
+        Self::ForgetsScope,
+        Self::AdoptsSilently,
+        Self::NeverAdopts,
+        Self::RegistersAnew,
+        Self::CommitsEnded,
+        Self::CommitsSwallowed,
+        Self::DropKeepsClaims,
+        Self::AbandonKeepsClaims,
+        Self::AnswersInOtherOrder,
+        Self::CountsToAThousand,
+        Self::ForgetsAtRestart,
+        Self::OneAtATime,
+        Self::ClassifiesNothing,
+    ];
+}
+
 /// What a broken source makes of a record.
 pub(crate) fn damage(mut payload: crate::Payload, broken: Option<SourceBreak>) -> crate::Payload {
     match broken {
@@ -142,4 +221,12 @@ pub(crate) fn damage(mut payload: crate::Payload, broken: Option<SourceBreak>) -
         _ => {}
     }
     payload
+}
+
+/// How late a broken source settles.
+pub(crate) const LATE: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// A tag as a source that shrinks its tags shows it; the same again for the way back.
+pub(crate) fn shown_tag(tag: u64, broken: Option<SourceBreak>) -> u64 {
+    if broken == Some(SourceBreak::ShrinksTags) { u64::MAX / 2 - tag } else { tag }
 }

@@ -2,7 +2,7 @@
 //!
 //! Authoritative: the broker. A member finds out what changed when it looks, as a real one does.
 
-use super::breaks::{SourceBreak, damage};
+use super::breaks::{LATE, SourceBreak, damage, shown_tag};
 use super::log_broker::{Group, GroupPartition, Log, Shared, State};
 use handstamp_core::delivery::Settled;
 use handstamp_core::offsets::LowWaterMark;
@@ -106,6 +106,7 @@ impl Member {
         mut changed: watch::Receiver<u64>,
     ) {
         let never_closes = self.shared.is(SourceBreak::NeverCloses).then(|| deliveries.clone());
+        let mut late = vec![];
         loop {
             changed.mark_unchanged();
             self.reconcile();
@@ -122,6 +123,9 @@ impl Member {
                 biased;
                 command = commands.recv() => match command {
                     Some(Command::Close { .. }) => break,
+                    Some(Command::Settle(settles)) if self.shared.is(SourceBreak::ClosesWithoutSettling) => {
+                        late.extend(settles);
+                    }
                     Some(command) => self.obey(command),
                     None => {
                         self.engine_is_gone();
@@ -129,6 +133,7 @@ impl Member {
                     }
                 },
                 _ = changed.changed() => {}
+                () = tokio::time::sleep(LATE), if !late.is_empty() => self.settle(&std::mem::take(&mut late)),
                 () = tokio::time::sleep_until(revoke_until), if self.revoke_until.is_some() => {
                     let lanes = self.owned.values().filter(|o| o.revoking).map(|o| o.lane).collect();
                     self.give_up(lanes);
@@ -139,7 +144,7 @@ impl Member {
                         if !batch.is_empty() {
                             room.send(batch);
                         }
-                        self.tell_late();
+                        self.tell_late().await;
                     }
                     _ => break,
                 },
@@ -155,8 +160,9 @@ impl Member {
         let _ = self.control.send(control);
     }
 
-    fn tell_late(&mut self) {
+    async fn tell_late(&mut self) {
         if !self.late.is_empty() {
+            tokio::time::sleep(LATE).await;
             let late = std::mem::take(&mut self.late);
             self.say(Control::Assigned(late));
         }
@@ -279,7 +285,7 @@ impl Member {
         for &(lane, tag, disposition) in settles {
             answers.push((lane, tag, self.settle_one(lane, tag, disposition)));
         }
-        let refused = if self.shared.is(SourceBreak::ClosesWithoutSettling) { None } else { self.commit() };
+        let refused = self.commit();
         for (_, _, answer) in &mut answers {
             match (*answer, refused) {
                 (Settled::Done, Some(refused)) => {
@@ -299,7 +305,7 @@ impl Member {
     }
 
     fn settle_one(&mut self, lane: Lane, tag: DeliveryTag, disposition: Disposition) -> Settled {
-        let offset = i64::try_from(tag.0).unwrap_or(i64::MAX);
+        let offset = i64::try_from(shown_tag(tag.0, self.shared.broken)).unwrap_or(i64::MAX);
         let acked = disposition == Disposition::Ack;
         if acked && self.shared.is(SourceBreak::ForgetsEpoch) {
             self.force_commit(lane.id, offset + 1);
@@ -401,21 +407,18 @@ impl Member {
             }
             owned.mark.received(*offset);
             owned.next += 1;
-            let tag = DeliveryTag(u64::try_from(*offset).unwrap_or(0));
+            let tag = DeliveryTag(shown_tag(u64::try_from(*offset).unwrap_or(0), shared.broken));
             batch.push(Delivery { lane: owned.lane, tag, record, fault: None });
         }
         let group = groups.get_mut(&self.group).and_then(|group| group.partitions.get_mut(index(partition)));
         if let (Some(at), Some(last)) = (group, batch.last()) {
             at.handed = at.handed.max(last.record.origin.offset + 1);
-            if shared.is(SourceBreak::SettlesEarly) {
+            if shared.is(SourceBreak::SettlesEarly) && owned.mark.in_flight() > 6 {
                 at.committed = at.committed.max(Some(at.handed));
             }
         }
         if shared.is(SourceBreak::Reverses) {
             batch.reverse();
-        }
-        if shared.is(SourceBreak::RepeatsTags) {
-            (0..).zip(&mut batch).for_each(|(tag, delivery)| delivery.tag = DeliveryTag(tag));
         }
         owned.said_caught_up = false;
         batch

@@ -328,6 +328,9 @@ impl Store for MemoryStore {
             }
             tx
         };
+        if ids.is_empty() && self.shared.is(StoreBreak::RefusesEmptyBatches) {
+            return Err(StoreError::new(StoreErrorKind::Config, "a batch without ids"));
+        }
         let mut order: Vec<(InboxId, usize)> = ids
             .iter()
             .enumerate()
@@ -356,7 +359,8 @@ impl Store for MemoryStore {
         tx.check_open()?;
         let mut answers = Vec::with_capacity(rows.len());
         for row in rows {
-            let marks = row.id.as_ref().filter(|_| row.marks_inbox());
+            let always = self.shared.is(StoreBreak::RecordMarksReused);
+            let marks = row.id.as_ref().filter(|_| row.marks_inbox() || always);
             if let Some(id) = marks.filter(|_| !self.shared.is(StoreBreak::RecordLeavesApplied)) {
                 tx.mark_dead(&self.shared.inbox_id(consumer.id, id));
             }
@@ -380,7 +384,7 @@ impl Store for MemoryStore {
 
     async fn rollback(&self, mut tx: MemoryTx) -> Result<(), StoreError> {
         tokio::task::yield_now().await;
-        tx.end(Ended::RolledBack);
+        tx.roll_back();
         Ok(())
     }
 

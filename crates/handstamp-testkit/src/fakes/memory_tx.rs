@@ -3,8 +3,8 @@
 use super::breaks::StoreBreak;
 use super::memory_store::{InboxId, InboxRow, Shared, connection_lost};
 use bytes::Bytes;
-use handstamp_core::clock;
 use handstamp_core::{DeadLetter, Header, Headers, InboxState, Recorded, StoreError, StoreErrorKind};
+use handstamp_core::{Timestamp, clock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -45,6 +45,10 @@ pub struct MemoryTx {
     added: BTreeMap<String, i64>,
     aborted: bool,
     ended: Option<Ended>,
+    /// Ended by `rollback` itself; only broken stores look at it.
+    asked: bool,
+    /// Committed rows that only a broken store marks dead.
+    overwritten: Vec<InboxId>,
 }
 
 impl MemoryTx {
@@ -58,6 +62,8 @@ impl MemoryTx {
             added: BTreeMap::new(),
             aborted: false,
             ended: None,
+            asked: false,
+            overwritten: vec![],
         }
     }
 
@@ -148,13 +154,17 @@ impl MemoryTx {
     }
 
     pub(super) fn note_claim(&mut self, id: InboxId, digest: Option<i64>) {
-        let row = InboxRow { state: InboxState::Applied, digest, first_seen: clock::now() };
+        let forgets = self.shared.is(StoreBreak::ForgetsFirstSeen);
+        let first_seen = if forgets { Timestamp(0) } else { clock::now() };
+        let row = InboxRow { state: InboxState::Applied, digest, first_seen };
         self.claims.insert(id, row);
     }
 
     pub(super) fn mark_dead(&mut self, id: &InboxId) {
         if let Some(row) = self.claims.get_mut(id) {
             row.state = InboxState::Dead;
+        } else if self.shared.is(StoreBreak::RecordMarksReused) {
+            self.overwritten.push(id.clone());
         }
     }
 
@@ -175,6 +185,12 @@ impl MemoryTx {
             self.dead.insert(key, row);
         }
         Recorded::New
+    }
+
+    /// Rolls back because that was asked for.
+    pub(super) fn roll_back(&mut self) {
+        self.asked = true;
+        self.end(Ended::RolledBack);
     }
 
     /// Leaves the claims behind for ever.
@@ -198,20 +214,25 @@ impl MemoryTx {
                 for id in claims.keys() {
                     state.claimed.remove(id);
                 }
-                let keeps = |broken| self.shared.is(broken);
-                let committed = how == Ended::Committed;
-                if committed && !keeps(StoreBreak::CommitLies) || keeps(StoreBreak::RollbackKeepsClaims) {
+                let is = |broken| self.shared.is(broken);
+                let lies = is(StoreBreak::CommitLies) && !added.is_empty();
+                let committed = how == Ended::Committed && !lies;
+                if committed || (self.asked && is(StoreBreak::RollbackKeepsClaims)) {
                     state.disk.inbox.extend(claims);
                 }
-                if committed && !keeps(StoreBreak::CommitLies) {
+                if committed {
                     state.committed += 1;
                     for (key, row) in dead {
                         state.disk.dead.entry(key).or_insert(row);
                     }
+                    for id in &self.overwritten {
+                        if let Some(row) = state.disk.inbox.get_mut(id) {
+                            row.state = InboxState::Dead;
+                        }
+                    }
                 }
-                let effects =
-                    committed && !keeps(StoreBreak::CommitLies) && !keeps(StoreBreak::CommitForgetsEffects);
-                if effects || keeps(StoreBreak::RollbackKeepsEffects) {
+                let effects = committed && !is(StoreBreak::CommitForgetsEffects);
+                if effects || (self.asked && is(StoreBreak::RollbackKeepsEffects)) {
                     for (counter, amount) in added {
                         *state.disk.counters.entry(counter).or_default() += amount;
                     }
@@ -244,6 +265,7 @@ fn damage(dead: &DeadLetter, broken: Option<StoreBreak>) -> DeadLetter {
             };
             dead.record.headers = Headers::new(dead.record.headers.as_slice().iter().map(full).collect());
         }
+        Some(StoreBreak::RecordForgetsTruncation) => dead.truncation = None,
         _ => {}
     }
     dead

@@ -10,7 +10,7 @@
 //!    └──────────────────────────┘ (an answer with an old tag is stale)
 //! ```
 
-use super::breaks::{SourceBreak, damage};
+use super::breaks::{LATE, SourceBreak, damage, shown_tag};
 use crate::payload::Payload;
 use handstamp_core::delivery::Settled;
 use handstamp_core::source::{DeliveryCount, NamedLane, PortLimits, SettleKind};
@@ -221,7 +221,7 @@ impl Reader {
         mut changed: watch::Receiver<u64>,
     ) {
         let never_closes = self.shared.is(SourceBreak::NeverCloses).then(|| deliveries.clone());
-        let mut unsettled = vec![];
+        let mut late = vec![];
         loop {
             changed.mark_unchanged();
             self.connect();
@@ -236,7 +236,7 @@ impl Reader {
                 command = commands.recv() => match command {
                     Some(Command::Close { .. }) => break,
                     Some(Command::Settle(settles)) if self.shared.is(SourceBreak::ClosesWithoutSettling) => {
-                        unsettled.extend(settles);
+                        late.extend(settles);
                     }
                     Some(command) => self.obey(command),
                     None => {
@@ -245,6 +245,9 @@ impl Reader {
                     }
                 },
                 _ = changed.changed() => {}
+                () = tokio::time::sleep(LATE), if !late.is_empty() => {
+                    self.obey(Command::Settle(std::mem::take(&mut late)));
+                }
                 () = tokio::time::sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
                 room = deliveries.reserve(), if ready => {
                     let Ok(room) = room else { break };
@@ -253,6 +256,7 @@ impl Reader {
                         room.send(batch);
                     }
                     if std::mem::take(&mut self.late) {
+                        tokio::time::sleep(LATE).await;
                         self.say_assigned();
                     }
                 }
@@ -358,6 +362,7 @@ impl Reader {
 
     fn settle(&mut self, lane: Lane, tag: DeliveryTag, disposition: Disposition) -> Settled {
         let now = Instant::now();
+        let tag = DeliveryTag(shown_tag(tag.0, self.shared.broken));
         let forgets = self.shared.is(SourceBreak::ForgetsEpoch);
         let passes = self.shared.is(SourceBreak::PassesUnfinished);
         let loses_released = self.shared.is(SourceBreak::LosesReleased);
@@ -394,7 +399,7 @@ impl Reader {
         for entry in &mut self.shared.lock().entries {
             if let Stands::Held { tag, until: Some(until), .. } = &mut entry.stands
                 && *until > now
-                && tags.contains(&(self.lane, DeliveryTag(*tag)))
+                && tags.contains(&(self.lane, DeliveryTag(shown_tag(*tag, self.shared.broken))))
             {
                 *until = now + lease;
             }
@@ -408,6 +413,7 @@ impl Reader {
         let mut batch: Vec<Delivery> = vec![];
         let mut bytes = 0;
         let until = shared.lease.map(|lease| Instant::now() + lease);
+        let mut in_flight = entries.iter().filter(|e| matches!(e.stands, Stands::Held { .. })).count();
         for (at, entry) in entries.iter_mut().enumerate() {
             if !State::can_hand_over(entry, shared.broken) {
                 continue;
@@ -427,16 +433,19 @@ impl Reader {
             *tags_made += 1;
             entry.deliveries += 1;
             entry.stands = Stands::Held { connection: self.lane.epoch, tag: *tags_made, until };
-            if shared.is(SourceBreak::SettlesEarly) {
+            in_flight += 1;
+            if shared.is(SourceBreak::SettlesEarly) && in_flight > 6 {
                 entry.stands = Stands::Acked;
             }
-            batch.push(Delivery { lane: self.lane, tag: DeliveryTag(*tags_made), record, fault: None });
+            batch.push(Delivery {
+                lane: self.lane,
+                tag: DeliveryTag(shown_tag(*tags_made, shared.broken)),
+                record,
+                fault: None,
+            });
         }
         if shared.is(SourceBreak::Reverses) {
             batch.reverse();
-        }
-        if shared.is(SourceBreak::RepeatsTags) {
-            (0..).zip(&mut batch).for_each(|(tag, delivery)| delivery.tag = DeliveryTag(tag));
         }
         self.said_caught_up = false;
         batch

@@ -47,7 +47,8 @@ async fn keep<S: Store>(
 ) -> Result<(Vec<Claim>, Vec<Recorded>), CaseFailure> {
     let ids = match &letter.id {
         Some(id) => vec![request(id.as_bytes(), letter.digest)?],
-        None => vec![],
+        // A batch of bad messages only is another case's.
+        None => vec![request("neighbour", 1)?],
     };
     let (mut tx, claims) = begin(store, consumer, &ids).await?;
     let recorded = store.record(&mut tx, consumer, std::slice::from_ref(letter)).await?;
@@ -123,7 +124,8 @@ pub(crate) async fn a_dead_letter_of_a_reused_id_leaves_the_first_alone<H: Store
     let consumer = register(&store, "wallet").await?;
     claim(&store, &consumer, &[request("a", 1)?]).await?;
     let letter = dead_letter(Some("a"), FailureClass::IdReused, 1)?;
-    let (mut tx, _) = begin(&store, &consumer, &[]).await?;
+    let (mut tx, claims) = begin(&store, &consumer, &[request("a", letter.digest)?]).await?;
+    claims_are(&claims, "R")?;
     let recorded = store.record(&mut tx, &consumer, std::slice::from_ref(&letter)).await?;
     store.commit(tx).await?;
     same("recorded", &recorded, &vec![Recorded::New])?;
@@ -145,7 +147,7 @@ pub(crate) async fn a_dead_letter_is_rolled_back_too<H: StoreHarness>(harness: &
     let store = harness.open().await;
     let consumer = register(&store, "wallet").await?;
     let letter = dead_letter(None, FailureClass::Unreadable, 1)?;
-    let (mut tx, _) = begin(&store, &consumer, &[]).await?;
+    let (mut tx, _) = begin(&store, &consumer, &[request("neighbour", 1)?]).await?;
     store.record(&mut tx, &consumer, std::slice::from_ref(&letter)).await?;
     store.rollback(tx).await?;
     same("rows", &harness.dead_letters(&name("wallet")?).await.len(), &0)
