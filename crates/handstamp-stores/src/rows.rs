@@ -1,10 +1,19 @@
-//! What both databases read back for people: one inbox row, a page of dead letters, one dead letter.
+//! What both databases read back for people: one consumer, one inbox row, a page of dead letters, one dead letter.
 
 use handstamp_core::{
-    ConsumerName, DeadLetter, FailureClass, InboxState, MessageId, Origin, Reason, Timestamp,
+    ConsumerName, DeadLetter, FailureClass, Fingerprint, InboxState, MessageId, Origin, Reason, Timestamp,
 };
 use std::fmt;
 use std::str::FromStr;
+
+/// A registered consumer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsumerRow {
+    /// Its name.
+    pub name: ConsumerName,
+    /// What it reads; `None` when it was registered without a source (level 0).
+    pub fingerprint: Option<Fingerprint>,
+}
 
 /// What the inbox knows of one id.
 #[derive(Debug, Clone, PartialEq, Eq)]

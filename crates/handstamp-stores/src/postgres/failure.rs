@@ -8,11 +8,11 @@ use super::config::SchemaName;
 use super::inbox::{GUARD, claim_error, state_of, timestamp_of};
 use super::pipeline::in_order;
 use super::store::PostgresStore;
-use crate::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
+use crate::rows::{ConsumerRow, DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use bytes::Bytes;
 use handstamp_core::{
-    ConsumerName, DeadLetter, FailureClass, Header, Headers, MessageId, Origin, Reason, Record, Recorded,
-    StoreError, StoreErrorKind, Timestamp, Truncation,
+    ConsumerName, DeadLetter, FailureClass, Fingerprint, Header, Headers, MessageId, Origin, Reason, Record,
+    Recorded, StoreError, StoreErrorKind, Timestamp, Truncation,
 };
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
@@ -189,6 +189,21 @@ impl PostgresStore {
         let Some(row) = rows.first() else { return Ok(None) };
         let letter = letter_of(row).map_err(read_error)??;
         Ok(Some(DeadLetterRow { consumer: consumer.clone(), key, letter }))
+    }
+
+    /// What is registered under a consumer's name; registers nothing.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotMigrated`.
+    pub async fn consumer(&self, name: &ConsumerName) -> Result<Option<ConsumerRow>, StoreError> {
+        let sql = self.schema().render(include_str!("sql/consumer.sql"), "true");
+        let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&name.as_str(), Type::TEXT)];
+        let rows = self
+            .with_slot(async |slot| slot.client().query_typed(&sql, &parameters).await.map_err(claim_error))
+            .await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let fingerprint: Option<String> = row.try_get(1).map_err(read_error)?;
+        Ok(Some(ConsumerRow { name: name.clone(), fingerprint: fingerprint.map(Fingerprint) }))
     }
 
     /// What the inbox knows of an id.

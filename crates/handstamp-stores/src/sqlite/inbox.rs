@@ -209,7 +209,7 @@ fn check_consumer(connection: &Connection, consumer: &ConsumerKey) -> Result<(),
     }
 }
 
-fn find_consumer(
+pub(crate) fn find_consumer(
     connection: &Connection,
     name: &core::ConsumerName,
 ) -> Result<Option<(ConsumerKey, Option<String>)>, StoreError> {

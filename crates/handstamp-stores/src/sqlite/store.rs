@@ -18,7 +18,7 @@ use super::connect::{
 use super::effect::{EffectFailure, SqlEffects};
 use super::migrate::{self, Migrated};
 use super::{failure, inbox};
-use crate::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
+use crate::rows::{ConsumerRow, DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use handstamp_core::{
     Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, FailureClass, Fault, Fingerprint, MessageId,
     Recorded, Store, StoreCapabilities, StoreError, StoreErrorKind,
@@ -190,6 +190,19 @@ impl SqliteStore {
     pub async fn check_effects(&self, effects: &SqlEffects) -> Result<(), StoreError> {
         let opened = open_reader(&self.slot.options)?;
         effects.check(&opened.connection, &opened.guard)
+    }
+
+    /// What is registered under a consumer's name; registers nothing.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotMigrated`.
+    #[expect(clippy::unused_async, reason = "the stores look the same; another database waits here")]
+    pub async fn consumer(&self, name: &ConsumerName) -> Result<Option<ConsumerRow>, StoreError> {
+        let found = inbox::find_consumer(&open_reader(&self.slot.options)?.connection, name)?;
+        Ok(found.map(|(key, fingerprint)| ConsumerRow {
+            name: key.name,
+            fingerprint: fingerprint.map(Fingerprint),
+        }))
     }
 
     /// What the inbox knows of an id.
