@@ -1,9 +1,18 @@
 //! SIGTERM and SIGINT: the first asks for a clean stop, the second ends the process at once.
 //!
-//! They are waited for on a thread of their own: the engine's thread may be inside a database call.
+//! They are waited for on a thread of their own: the engine's thread may be inside a database call. For
+//! the same reason this thread ends the process when a stop takes much longer than it may: SQLite's
+//! statements run on the engine's thread, which cannot look at a clock meanwhile.
+//!
+//! ```text
+//!  listening ─► first signal: stop asked ─► the run ends by itself            exit 0 or 7
+//!                       ├─► second signal ──────────────────────────────────► exit 7
+//!                       └─► shutdown_timeout and some more ─────────────────► exit 7
+//! ```
 
 use crate::exit::{CliError, Exit};
 use crate::output::live;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Completes when a stop was asked for; can be cloned and waited for many times.
@@ -20,11 +29,14 @@ impl Stop {
     }
 }
 
-/// Starts to listen.
+/// The engine itself needs up to this long beyond `shutdown_timeout` to close its source.
+const CLOSING: Duration = Duration::from_secs(6);
+
+/// Starts to listen. A stop may take `shutdown_timeout`.
 ///
 /// # Errors
 /// The thread or its runtime could not be made.
-pub(crate) fn listen() -> Result<Stop, CliError> {
+pub(crate) fn listen(shutdown_timeout: Duration) -> Result<Stop, CliError> {
     let (asked, receiver) = watch::channel(false);
     let failed = |what: &str| CliError::new(Exit::Unexpected, format!("cannot listen for signals: {what}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -37,18 +49,22 @@ pub(crate) fn listen() -> Result<Stop, CliError> {
     };
     std::thread::Builder::new()
         .name("signals".to_owned())
-        .spawn(move || runtime.block_on(serve(signals, &asked)))
+        .spawn(move || runtime.block_on(serve(signals, &asked, shutdown_timeout)))
         .map_err(|error| failed(&error.to_string()))?;
     Ok(Stop(receiver))
 }
 
-async fn serve(mut signals: Signals, asked: &watch::Sender<bool>) {
+async fn serve(mut signals: Signals, asked: &watch::Sender<bool>, shutdown_timeout: Duration) {
     signals.next().await;
     tracing::info!("stopping: finishing what runs (a second signal exits at once)");
     asked.send_replace(true);
-    signals.next().await;
+    let limit = shutdown_timeout.saturating_add(CLOSING);
+    let why = tokio::select! {
+        () = signals.next() => "a second signal came",
+        () = tokio::time::sleep(limit) => "what runs did not end within shutdown_timeout",
+    };
     live::clear();
-    tracing::warn!("stopped by a second signal: what was open is rolled back and its messages come again");
+    tracing::warn!("{why}: what is open is rolled back and its messages come again");
     std::process::exit(i32::from(Exit::Unfinished.code()));
 }
 

@@ -1,5 +1,6 @@
 //! What the program asks of Kafka: a source, a look at the cluster, something to publish.
 
+use super::NameInStore;
 use crate::cli::PublishArgs;
 use crate::commands::publish::Plan;
 use crate::config::{Config, KafkaSection};
@@ -40,12 +41,7 @@ pub(crate) fn source(section: &KafkaSection, fail_fast: bool) -> Result<Box<dyn 
 }
 
 /// Brokers, topics, group, dangerous options.
-pub(crate) fn check(
-    section: &KafkaSection,
-    name_is_known: Option<bool>,
-    config: &Config,
-    findings: &mut Findings,
-) {
+pub(crate) fn check(section: &KafkaSection, name: &NameInStore, config: &Config, findings: &mut Findings) {
     let options = options(section, true);
     let mut refused = false;
     for problem in options.validate() {
@@ -77,7 +73,7 @@ pub(crate) fn check(
             ),
         }
     }
-    if found.group_is_known() && name_is_known == Some(false) {
+    if found.group_is_known() && matches!(name, NameInStore::New) {
         findings.warn(
             format!(
                 "source: the group {} has committed offsets, but the consumer {} is new in this store: what it reads from now on meets an empty inbox, and an offset set back applies everything again",

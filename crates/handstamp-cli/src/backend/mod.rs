@@ -23,11 +23,35 @@ use crate::config::Config;
 use crate::exit::CliError;
 use crate::findings::Findings;
 use handstamp_core::{BatchHandler, FailureClass, MessageId, Store, StoreError};
-use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
+use handstamp_stores::rows::{
+    ConsumerRow, DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow,
+};
 use std::sync::Arc;
 
 /// What `migrate` did, for a person.
 pub(crate) type Steps = Vec<String>;
+
+/// What a store knows of a consumer's name.
+#[derive(Debug)]
+pub(crate) enum NameInStore {
+    /// It could not be asked.
+    NotAsked,
+    /// Nobody has used the name here.
+    New,
+    /// It is registered.
+    Known(ConsumerRow),
+}
+
+impl NameInStore {
+    /// From the store's answer; an error was already found by what was asked before.
+    pub(crate) fn from_answer(answer: Result<Option<ConsumerRow>, StoreError>) -> Self {
+        match answer {
+            Ok(Some(row)) => Self::Known(row),
+            Ok(None) => Self::New,
+            Err(_) => Self::NotAsked,
+        }
+    }
+}
 
 /// A store with everything the program asks of it. One of each, chosen by `[store] type`.
 ///
@@ -69,9 +93,9 @@ pub(crate) trait Backend: Sized {
         key: DeadLetterKey,
     ) -> Result<Option<DeadLetterRow>, StoreError>;
 
-    /// Connectivity, schema, effects, dangerous settings; writes nothing. Answers whether the consumer's
-    /// name is known here, where that could be found out.
-    async fn check(&self, config: &Config, findings: &mut Findings) -> Option<bool>;
+    /// Connectivity, schema, effects, dangerous settings; writes nothing. Answers what is known of the
+    /// consumer's name.
+    async fn check(&self, config: &Config, findings: &mut Findings) -> NameInStore;
 }
 
 /// Runs an expression with the backend that `[store] type` names.

@@ -1,6 +1,6 @@
 //! Postgres: the store, its effects, and what operators ask of it.
 
-use super::{Backend, Steps, setup_file};
+use super::{Backend, NameInStore, Steps, setup_file};
 use crate::config::{Config, PostgresSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
@@ -116,13 +116,13 @@ impl Backend for Postgres {
         self.store.dead_letter(&config.name, key).await
     }
 
-    async fn check(&self, config: &Config, findings: &mut Findings) -> Option<bool> {
+    async fn check(&self, config: &Config, findings: &mut Findings) -> NameInStore {
         let place = self.place();
         let facts = match self.store.facts().await {
             Ok(facts) => facts,
             Err(error) => {
                 findings.fail_error(&error.into(), "is the server running, and is `url` right?");
-                return None;
+                return NameInStore::NotAsked;
             }
         };
         judge(&facts, &place, findings);
@@ -130,7 +130,7 @@ impl Backend for Postgres {
             Ok(()) => findings.ok("effects: each fits the tables"),
             Err(error) => findings.fail_error(&error.into(), "correct the effect or the tables"),
         }
-        None
+        NameInStore::from_answer(self.store.consumer(&config.name).await)
     }
 }
 

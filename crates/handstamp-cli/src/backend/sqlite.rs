@@ -1,6 +1,6 @@
 //! SQLite: the store, its effects, and what operators ask of it.
 
-use super::{Backend, Steps, setup_file};
+use super::{Backend, NameInStore, Steps, setup_file};
 use crate::config::{Config, SqliteSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
@@ -100,23 +100,23 @@ impl Backend for Sqlite {
         self.existing(config).await?.dead_letter(&config.name, &key).await
     }
 
-    async fn check(&self, config: &Config, findings: &mut Findings) -> Option<bool> {
+    async fn check(&self, config: &Config, findings: &mut Findings) -> NameInStore {
         let place = self.place();
         if let Err(error) = setup_file(config) {
             findings.fail_error(&error.into(), "paths belong to the folder of the TOML file");
-            return None;
+            return NameInStore::NotAsked;
         }
         if !self.path.exists() {
             findings.ok(format!(
                 "store: {place} does not exist yet; the first run makes it (effects not checked)"
             ));
-            return Some(false);
+            return NameInStore::New;
         }
         let store = match self.existing(config).await {
             Ok(store) => store,
             Err(error) => {
                 findings.fail_error(&error.into(), "is this a SQLite file that the program may write?");
-                return None;
+                return NameInStore::NotAsked;
             }
         };
         findings.ok(format!("store: {place} is migrated"));
@@ -124,7 +124,7 @@ impl Backend for Sqlite {
             Ok(()) => findings.ok("effects: each fits the tables"),
             Err(error) => findings.fail_error(&error.into(), "correct the effect or the tables"),
         }
-        None
+        NameInStore::from_answer(store.consumer(&config.name).await)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `check`: everything that would go wrong, found before it does.
 
-use crate::backend::{Backend, with_backend};
+use crate::backend::{Backend, NameInStore, with_backend};
 use crate::cli::CheckArgs;
 use crate::config::{self, Config};
 use crate::exit::{CliError, Exit};
@@ -22,11 +22,12 @@ pub(crate) fn check(args: &CheckArgs) -> Result<Exit, CliError> {
     effects(&config, &mut findings);
     settings(&config, &mut findings);
     let runtime = super::runtime()?;
-    let name_is_known = runtime.block_on(store(&config, &mut findings)).unwrap_or_else(|error| {
+    let name = runtime.block_on(store(&config, &mut findings)).unwrap_or_else(|error| {
         findings.fail_error(&error, "see [store]");
-        None
+        NameInStore::NotAsked
     });
-    source(&config, name_is_known, &mut findings);
+    fingerprint(&config, &name, &mut findings);
+    source(&config, &name, &mut findings);
     if args.json {
         output::print(&json::line(&findings.json()))?;
     } else {
@@ -35,18 +36,35 @@ pub(crate) fn check(args: &CheckArgs) -> Result<Exit, CliError> {
     Ok(findings.exit())
 }
 
-async fn store(config: &Config, findings: &mut Findings) -> Result<Option<bool>, CliError> {
+async fn store(config: &Config, findings: &mut Findings) -> Result<NameInStore, CliError> {
     with_backend!(config, backend => Ok(backend.check(config, findings).await))
 }
 
+/// `run` refuses a name that is registered for another source.
+fn fingerprint(config: &Config, name: &NameInStore, findings: &mut Findings) {
+    let NameInStore::Known(row) = name else { return };
+    // A source that cannot be made is found below.
+    let Ok(source) = crate::backend::source::source(config, true) else { return };
+    let wanted = source.fingerprint();
+    if let Some(kept) = row.fingerprint.as_ref().filter(|kept| **kept != wanted) {
+        findings.fail(
+            format!(
+                "consumer {} was registered for {kept}, not for {wanted}: they would share an inbox",
+                row.name
+            ),
+            "choose another `name`, or take it over with `handstamp run FILE --adopt`",
+        );
+    }
+}
+
 #[cfg_attr(not(feature = "kafka"), allow(unused_variables, reason = "only a group can know a name"))]
-fn source(config: &Config, name_is_known: Option<bool>, findings: &mut Findings) {
+fn source(config: &Config, name: &NameInStore, findings: &mut Findings) {
     match &config.source {
         #[cfg(feature = "file")]
         config::SourceSection::File(section) => file(config, section, findings),
         #[cfg(feature = "kafka")]
         config::SourceSection::Kafka(section) => {
-            crate::backend::kafka::check(section, name_is_known, config, findings);
+            crate::backend::kafka::check(section, name, config, findings);
         }
         #[cfg(not(all(feature = "kafka", feature = "file")))]
         _ => {

@@ -20,7 +20,7 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Whatever made it end before its time.
 pub(crate) fn run(args: &RunArgs) -> Result<Exit, CliError> {
     let config = config::load(&args.file)?;
-    let stop = signals::listen()?;
+    let stop = signals::listen(config.options.shutdown_timeout)?;
     let runtime = super::runtime()?;
     let local = tokio::task::LocalSet::new();
     with_backend!(&config, backend => local.block_on(&runtime, run_with(&backend, &config, args, stop)))

@@ -29,7 +29,8 @@ fn psql(database: &str, sql: &str) -> String {
         _ => url,
     };
     let psql = std::path::Path::new(&variable("HANDSTAMP_TEST_POSTGRES_BIN")).join("psql");
-    let output = Command::new(psql).args(["-qAtX", "-v", "ON_ERROR_STOP=1", &url, "-c", sql]).output().unwrap();
+    let output =
+        Command::new(psql).args(["-qAtX", "-v", "ON_ERROR_STOP=1", &url, "-c", sql]).output().unwrap();
     assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
@@ -77,9 +78,14 @@ const NAMES: [&str; 5] = ["received", "applied", "duplicate", "id_reused", "dead
 #[test]
 fn credits_are_applied_once_from_publish_to_balance() {
     let servers = Servers::new();
-    let said = servers.publish_sample("500", &["--duplicates", "0.2", "--header", &format!("authorization={HEADER_CANARY}")]);
-    let worth: u64 = said.rsplit_once("worth ").unwrap().1.split(' ').next().unwrap().replace(',', "").parse().unwrap();
-    let first = servers.place.run(&["run", "kafka.toml", "--migrate", "--until-idle", "1s", "--json"]).exits(0);
+    let said = servers.publish_sample(
+        "500",
+        &["--duplicates", "0.2", "--header", &format!("authorization={HEADER_CANARY}")],
+    );
+    let worth: u64 =
+        said.rsplit_once("worth ").unwrap().1.split(' ').next().unwrap().replace(',', "").parse().unwrap();
+    let first =
+        servers.place.run(&["run", "kafka.toml", "--migrate", "--until-idle", "1s", "--json"]).exits(0);
     assert_eq!(first.counts(NAMES), [600, 500, 100, 0, 0]);
     assert_eq!(first.json()["stopped"], "idle");
     assert_eq!(servers.number("SELECT count(*) FROM ledger"), 500);
@@ -101,10 +107,21 @@ fn the_bad_lines_end_as_the_readme_says_on_kafka_and_postgres_too() {
     // One partition and so one order: which of two bodies of one id comes first is decided.
     servers
         .place
-        .run(&["publish", "kafka.toml", "--input", "credits.jsonl", "--allow-no-id", "--create-topic", "--partitions", "1",
-            "--header", &format!("authorization={HEADER_CANARY}")])
+        .run(&[
+            "publish",
+            "kafka.toml",
+            "--input",
+            "credits.jsonl",
+            "--allow-no-id",
+            "--create-topic",
+            "--partitions",
+            "1",
+            "--header",
+            &format!("authorization={HEADER_CANARY}"),
+        ])
         .exits(0);
-    let done = servers.place.run(&["run", "kafka.toml", "--migrate", "--until-idle", "1s", "--json"]).exits(0);
+    let done =
+        servers.place.run(&["run", "kafka.toml", "--migrate", "--until-idle", "1s", "--json"]).exits(0);
     assert_eq!(done.counts(NAMES), [32, 13, 5, 1, 13]);
     assert_eq!(servers.number("SELECT sum(balance) FROM accounts"), 391);
     // Bodies and headers are kept byte for byte.
@@ -147,7 +164,10 @@ fn run_needs_no_right_to_change_tables() {
     let servers = Servers::new();
     let role = format!("{}_runner", servers.database);
     psql("", &format!("CREATE ROLE {role} LOGIN"));
-    let toml = servers.place.read("kafka.toml").replace("url = \"${DATABASE_URL}\"", "url = \"${RUNNER_URL}\"\nmigrate_url = \"${DATABASE_URL}\"");
+    let toml = servers
+        .place
+        .read("kafka.toml")
+        .replace("url = \"${DATABASE_URL}\"", "url = \"${RUNNER_URL}\"\nmigrate_url = \"${DATABASE_URL}\"");
     servers.place.write("role.toml", &toml);
     servers.publish_sample("10", &[]);
     let runner = url(&servers.database, Some(&role));
@@ -155,7 +175,10 @@ fn run_needs_no_right_to_change_tables() {
     run(&["run", "role.toml", "--until-idle", "1s"]).exits(4);
     let said = run(&["migrate", "role.toml", "--grant-to", &role]).exits(0).stdout;
     assert!(said.contains(&role), "{said}");
-    psql(&servers.database, &format!("GRANT SELECT, UPDATE ON accounts TO {role}; GRANT INSERT ON ledger TO {role}"));
+    psql(
+        &servers.database,
+        &format!("GRANT SELECT, UPDATE ON accounts TO {role}; GRANT INSERT ON ledger TO {role}"),
+    );
     run(&["check", "role.toml"]).exits(0);
     let done = run(&["run", "role.toml", "--until-idle", "1s", "--json"]).exits(0);
     assert_eq!(done.counts(["applied"]), [10]);
@@ -165,12 +188,17 @@ fn run_needs_no_right_to_change_tables() {
 #[test]
 fn a_missing_topic_names_the_flag_and_check_says_what_to_do() {
     let servers = Servers::new();
-    let missing = servers.place.run(&["publish", "kafka.toml", "--sample", "credits", "--count", "1"]).exits(3);
+    let missing =
+        servers.place.run(&["publish", "kafka.toml", "--sample", "credits", "--count", "1"]).exits(3);
     assert!(missing.stderr.contains("--create-topic"), "{}", missing.stderr);
     let check = servers.place.run(&["check", "kafka.toml", "--json"]).exits(5);
     // The topic and the tables.
     assert_eq!(check.counts(["failed"]), [2]);
-    assert!(check.stdout.contains("--create-topic") && check.stdout.contains("handstamp migrate"), "{}", check.stdout);
+    assert!(
+        check.stdout.contains("--create-topic") && check.stdout.contains("handstamp migrate"),
+        "{}",
+        check.stdout
+    );
     servers.place.run(&["run", "kafka.toml", "--migrate", "--fail-fast"]).exits(3);
 }
 
@@ -180,7 +208,9 @@ fn what_is_not_there_exits_3_and_4_and_a_stop_while_waiting_exits_0() {
     servers.publish_sample("1", &[]);
     servers.place.run(&["run", "kafka.toml"]).exits(4);
     let toml = servers.place.read("kafka.toml");
-    servers.place.write("no-store.toml", &toml.replace("${DATABASE_URL}", "postgres://u:${CANARY}@127.0.0.1:1/db"));
+    servers
+        .place
+        .write("no-store.toml", &toml.replace("${DATABASE_URL}", "postgres://u:${CANARY}@127.0.0.1:1/db"));
     servers.place.write("no-broker.toml", &toml.replace("${KAFKA_BROKERS:-127.0.0.1:9092}", "127.0.0.1:1"));
     servers.place.run(&["run", "no-store.toml", "--fail-fast"]).exits(3);
     servers.place.run(&["run", "no-broker.toml", "--migrate", "--fail-fast"]).exits(3);
@@ -234,8 +264,45 @@ fn check_finds_effects_that_do_not_fit_and_a_renamed_consumer() {
     servers.place.write("column.toml", &toml.replace("SET balance", "SET balances"));
     let column = servers.place.run(&["check", "column.toml"]).exits(5);
     assert!(column.stdout.contains("balances"), "{}", column.stdout);
-    servers.place.write("options.toml", &toml.replace("[identity]", "[source.options]\n\"enable.auto.commit\" = true\n\"auto.offset.reset\" = \"latest\"\n[identity]"));
+    servers.place.write(
+        "options.toml",
+        &toml.replace(
+            "[identity]",
+            "[source.options]\n\"enable.auto.commit\" = true\n\"auto.offset.reset\" = \"latest\"\n[identity]",
+        ),
+    );
     let options = servers.place.run(&["check", "options.toml", "--json"]).exits(5);
     assert_eq!(options.counts(["failed", "warnings"]), [1, 1]);
     servers.place.run(&["run", "options.toml"]).exits(2);
+}
+
+#[test]
+fn another_topic_under_a_known_name_is_found_by_check() {
+    let servers = Servers::new();
+    servers.publish_sample("1", &[]);
+    servers.place.run(&["run", "kafka.toml", "--migrate", "--until-idle", "1s"]).exits(0);
+    let toml = servers.place.read("kafka.toml");
+    let two = toml.replace("topics = [", "topics = [\"another\", ");
+    servers.place.write("two.toml", &two);
+    let check = servers.place.run(&["check", "two.toml"]).exits(5);
+    assert!(check.stdout.contains("--adopt"), "{}", check.stdout);
+    servers.place.run(&["run", "two.toml", "--fail-fast"]).exits(2);
+}
+
+#[test]
+fn an_effect_that_outlasts_shutdown_timeout_is_cancelled_and_rolled_back() {
+    let servers = Servers::new();
+    servers.publish_sample("1", &[]);
+    let toml = servers.place.read("kafka.toml");
+    let slow = toml.replace("[identity]", "[consumer]\nshutdown_timeout = \"300ms\"\n[identity]");
+    servers.place.write("slow.toml", &format!("{slow}\n[[effect]]\nsql = \"SELECT pg_sleep(60)\"\n"));
+    let running = servers.place.start("trace", &["run", "slow.toml", "--migrate"]);
+    let sleeping =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'";
+    assert!(wait_for(|| servers.number(sleeping) == 1));
+    running.signal("TERM");
+    running.finish().exits(7);
+    assert!(wait_for(|| servers.number(sleeping) == 0));
+    assert_eq!(servers.number("SELECT count(*) FROM ledger"), 0);
+    assert_eq!(servers.number("SELECT count(*) FROM handstamp.inbox"), 0);
 }

@@ -75,7 +75,13 @@ fn a_second_signal_exits_7_at_once_and_nothing_is_half_done() {
 fn what_outlasts_shutdown_timeout_is_rolled_back_and_exits_7() {
     let place = endless_source(Some(ENDLESS));
     let toml = place.read("pipe.toml");
-    place.write("pipe.toml", &toml.replace("[source]", "[consumer]\nhandler_timeout = \"60s\"\nshutdown_timeout = \"200ms\"\n[source]"));
+    place.write(
+        "pipe.toml",
+        &toml.replace(
+            "[source]",
+            "[consumer]\nhandler_timeout = \"60s\"\nshutdown_timeout = \"200ms\"\n[source]",
+        ),
+    );
     let (running, pipe) = start(&place, &[]);
     assert!(crate::common::wait_for(|| place.path("wallet.db").exists() && is_busy_for_long(&place)));
     running.signal("TERM");
