@@ -4,26 +4,26 @@
 //! for each, in order. Every answer is read, also behind a failed one.
 
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::task::Poll;
 
 /// The outputs of futures that were started in the order given.
 pub(crate) async fn in_order<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut futures: Vec<(Pin<Box<F>>, Option<F::Output>)> =
-        futures.into_iter().map(|future| (Box::pin(future), None)).collect();
+    let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    let mut early = Vec::with_capacity(futures.len());
     poll_fn(|context| {
-        for (future, output) in &mut futures {
-            if let Poll::Ready(value) = future.as_mut().poll(context) {
-                *output = Some(value);
-            }
+        for future in &mut futures {
+            early.push(match future.as_mut().poll(context) {
+                Poll::Ready(output) => Some(output),
+                Poll::Pending => None,
+            });
         }
         Poll::Ready(())
     })
     .await;
     let mut outputs = Vec::with_capacity(futures.len());
-    for (future, output) in futures {
-        outputs.push(match output {
-            Some(value) => value,
+    for (future, early) in futures.into_iter().zip(early) {
+        outputs.push(match early {
+            Some(output) => output,
             None => future.await,
         });
     }

@@ -1,6 +1,8 @@
 //! The Postgres store on real servers: 15 and 18, each test in a database of its own, as a role without
 //! any DDL right. A missing server fails the tests.
 #![cfg(feature = "postgres")]
+// Helpers of tests panic as tests do: that is the failure report.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod claims;
 mod conformance;
