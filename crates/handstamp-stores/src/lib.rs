@@ -5,8 +5,8 @@
 
 pub mod effect;
 pub mod headers;
-pub mod rows;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod rows;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
