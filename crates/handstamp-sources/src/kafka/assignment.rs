@@ -16,6 +16,7 @@ use handstamp_core::source::NamedLane;
 use handstamp_core::{Lane, Record, RecordFault};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What was read of a partition and not yet handed over.
 // Nearly every item is a record, so a box would cost more than it saves.
@@ -56,8 +57,8 @@ pub(super) struct Owned {
     pub(super) end: Option<i64>,
     /// Said that the end was reached, and nothing handed over since.
     pub(super) told_end: bool,
-    /// Out of the group: a revoke follows.
-    pub(super) fenced: bool,
+    /// Out of the group: a revoke follows. Should none come, commits are tried again after this.
+    pub(super) fenced_until: Option<Instant>,
 }
 
 impl Owned {
@@ -76,7 +77,7 @@ impl Owned {
             next: None,
             end: None,
             told_end: false,
-            fenced: false,
+            fenced_until: None,
         }
     }
 
@@ -98,7 +99,8 @@ impl Owned {
     pub(super) fn to_commit(&self) -> Option<i64> {
         let position = self.mark.position()?;
         let known = self.committed.max(self.refused);
-        (!self.fenced && known.is_none_or(|known| position > known)).then_some(position)
+        let fenced = self.fenced_until.is_some_and(|until| Instant::now() < until);
+        (!fenced && known.is_none_or(|known| position > known)).then_some(position)
     }
 
     /// Where the settled part ends, as far as is known: behind control records when all is settled.
@@ -111,7 +113,7 @@ impl Owned {
     /// go back.
     pub(super) fn ready(&self) -> bool {
         if self.released {
-            return self.unanswered == 0;
+            return self.unanswered == 0 && self.to_commit().is_none();
         }
         !self.left.is_empty() || self.queue.signal().is_none_or(super::wake::Signal::is_raised)
     }

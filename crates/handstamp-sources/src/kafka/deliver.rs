@@ -183,7 +183,6 @@ impl Session {
             return false;
         }
         owned.left.clear();
-        self.commits.soon(std::time::Instant::now());
         self.begin_anew(id, Some(back_to));
         true
     }

@@ -1,7 +1,7 @@
 //! Everything that needs `unsafe`: the calls of the C library that the safe wrapper does not offer, or
 //! offers in a way that panics.
 //!
-//! * one queue per partition, read in batches, so that holding a lane costs nothing;
+//! * one queue per partition, so that holding a lane costs nothing;
 //! * header names as bytes (the wrapper unwraps them as UTF-8);
 //! * commits that answer on a queue of ours, so that waiting for one has a limit;
 //! * cached watermarks, and two hooks for tests.
@@ -69,17 +69,15 @@ pub(super) struct Queue {
     ptr: NonNull<rd::rd_kafka_queue_t>,
     /// What the library's callback points to while it is enabled.
     signal: Option<Arc<Signal>>,
-    batch: Vec<*mut rd::rd_kafka_message_t>,
     client: Client,
 }
 
-// SAFETY: the C library's queues may be used from any thread (its own documentation), and the vector of
-// pointers is empty outside `read`.
+// SAFETY: the C library's queues may be used from any thread (its own documentation).
 unsafe impl Send for Queue {}
 
 impl Queue {
     fn own(client: &Client, ptr: *mut rd::rd_kafka_queue_t) -> Option<Self> {
-        Some(Self { ptr: NonNull::new(ptr)?, signal: None, batch: vec![], client: Arc::clone(client) })
+        Some(Self { ptr: NonNull::new(ptr)?, signal: None, client: Arc::clone(client) })
     }
 
     /// A new, empty queue.
@@ -129,21 +127,20 @@ impl Queue {
     }
 
     /// Reads at most `max` entries that are there now and shows each one. Returns how many were read.
+    ///
+    /// One by one, and not with the library's batch call: that one (2.12.1) takes the entry for a
+    /// partition's end as consumed, so that after the pause of a cooperative rebalance fetching goes on one
+    /// past the end: a message is lost, or the position is out of range and the log is read again.
     pub(super) fn read(&mut self, max: usize, mut each: impl FnMut(&Raw<'_>)) -> usize {
-        self.batch.clear();
-        self.batch.reserve(max);
-        // SAFETY: the vector has room for `max` pointers; the library writes at most that many.
-        let read =
-            unsafe { rd::rd_kafka_consume_batch_queue(self.ptr.as_ptr(), 0, self.batch.as_mut_ptr(), max) };
-        let read = usize::try_from(read).unwrap_or(0).min(max);
-        // SAFETY: the first `read` pointers were written just now.
-        unsafe { self.batch.set_len(read) };
-        for ptr in self.batch.drain(..) {
-            let raw = Raw { ptr, client: &self.client };
-            each(&raw);
-            drop(raw);
+        for read in 0..max {
+            // SAFETY: the queue is alive; the message is ours from here on.
+            let ptr = unsafe { rd::rd_kafka_consume_queue(self.ptr.as_ptr(), 0) };
+            if ptr.is_null() {
+                return read;
+            }
+            each(&Raw { ptr, client: &self.client });
         }
-        read
+        max
     }
 
     /// The next answer to a commit, waiting at most so long.

@@ -61,6 +61,7 @@ impl Session {
             ids.push(id);
         }
         self.answer(rebalance);
+        self.told.evicted = false;
         if grown {
             self.worker.notice(Notice::Grown);
             tracing::info!(target: "handstamp", "a topic has more partitions than before");
@@ -112,7 +113,7 @@ impl Session {
             return;
         }
         let lanes: Vec<Lane> = ids.iter().map(|id| self.worker.lanes.lane(*id)).collect();
-        if self.client.assignment_lost() {
+        if self.is_lost() {
             self.worker.notice(Notice::Lost);
             tracing::warn!(target: "handstamp", lanes = lanes.len(), "lost without notice; settling nothing of them");
             self.worker.say(Control::Lost(lanes));

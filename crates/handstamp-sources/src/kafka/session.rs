@@ -46,6 +46,9 @@ pub(super) struct Session {
 pub(super) struct Told {
     /// The broker is away.
     pub(super) away: bool,
+    /// Put out of the group since the last assignment. The library does not call an assignment lost when
+    /// a rebalance was already waiting for us.
+    pub(super) evicted: bool,
     /// When each code was last said.
     said: HashMap<i32, Instant>,
 }
@@ -294,6 +297,7 @@ fn trouble(worker: &Worker, told: &mut Told, error: &KafkaError) -> Option<End> 
     };
     match code {
         Code::PollExceeded => {
+            told.evicted = true;
             worker.notice(Notice::Evicted);
             tracing::warn!(target: "handstamp",
                 "max.poll.interval.ms passed without a poll; rejoining the group, results of the old assignment are dropped");

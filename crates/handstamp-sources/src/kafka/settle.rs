@@ -9,6 +9,9 @@ use rdkafka::{Offset, TopicPartitionList};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+/// How long a lane commits nothing after the broker said that we are out of the group.
+const FENCED_FOR: Duration = Duration::from_secs(10);
+
 impl Session {
     /// Carries out every command that is there.
     pub(super) fn take_commands(&mut self) {
@@ -71,6 +74,10 @@ impl Session {
                 "dropped results of an old assignment; whoever owns the lane now meets the inbox rows");
             self.worker.settled(stale);
         }
+        if !released.is_empty() {
+            // A lane goes back only when its mark is committed.
+            self.commits.soon(Instant::now());
+        }
         self.worker.settled(released);
     }
 
@@ -121,7 +128,7 @@ impl Session {
     fn send_commit(&mut self, now: Instant, wait: Duration) -> bool {
         let positions: Vec<(u32, i64)> = self.positions().collect();
         // Between a loss and the next assignment nothing is ours.
-        if positions.is_empty() || self.client.assignment_lost() {
+        if positions.is_empty() || self.is_lost() {
             return false;
         }
         let mut list = TopicPartitionList::with_capacity(positions.len());
@@ -147,6 +154,11 @@ impl Session {
                 false
             }
         }
+    }
+
+    /// Whether what is assigned may belong to somebody else already.
+    pub(super) fn is_lost(&self) -> bool {
+        self.told.evicted || self.client.assignment_lost()
     }
 
     fn take_answers(&mut self, wait: Duration) {
@@ -215,7 +227,7 @@ impl Session {
                 return true;
             }
             Verdict::Keep => {}
-            Verdict::Fenced => owned.fenced = true,
+            Verdict::Fenced => owned.fenced_until = Some(Instant::now() + FENCED_FOR),
             Verdict::Refused => {
                 owned.refused = Some(position);
                 let acked = owned.take_acked_below(position);

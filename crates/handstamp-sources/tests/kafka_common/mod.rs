@@ -1,5 +1,5 @@
 //! A stand-in for the engine, and a broker to try the source on.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use handstamp_core::source::PortLimits;
 use handstamp_core::{
@@ -336,7 +336,7 @@ pub fn values(deliveries: &[Delivery]) -> Vec<u32> {
         .collect()
 }
 
-/// Every value of the range, each so often.
+/// Every value of the range, each once.
 #[track_caller]
 pub fn assert_each_once(mut values: Vec<u32>, from: u32, to: u32) {
     values.sort_unstable();
