@@ -99,7 +99,7 @@ class Kafka:
         for member in range(1, self.members + 1):
             folder = self._node(member)
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
+            folder.mkdir(mode=0o700)
             if self.sasl:
                 self._certificates(folder, state["password"])
             properties = folder / "server.properties"
