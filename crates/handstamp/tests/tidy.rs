@@ -34,31 +34,37 @@ fn files(extension: &str) -> Vec<PathBuf> {
     found
 }
 
+/// Macros that make a test of each name they are given.
+const TEST_LISTS: [&str; 3] = ["on_each_server!", "on_both_stores!", "$crate::$then!"];
+
 /// Every test function of the workspace as `relative/path.rs::name`, and whether it is ignored.
 fn tests() -> BTreeMap<String, bool> {
     let mut all = BTreeMap::new();
     for path in files("rs") {
         let relative = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
-        let mut is_test = false;
-        let mut ignored = false;
+        let (mut is_test, mut ignored, mut in_list) = (false, false, false);
         for line in read(&path).lines() {
             let line = line.trim();
-            if line.starts_with("#[test]") || line.starts_with("#[tokio::test") || line.starts_with("proptest!") {
-                is_test = true;
+            in_list |= TEST_LISTS.iter().any(|list| line.starts_with(list));
+            if in_list {
+                let names = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                all.extend(names.filter(|name| name.len() > 3).map(|name| (format!("{relative}::{name}"), false)));
+                in_list = !line.starts_with([')', '}']);
             }
+            is_test |= ["#[test]", "#[tokio::test", "proptest!"].iter().any(|start| line.starts_with(start));
             ignored |= line.starts_with("#[ignore");
             let name = line
+                .trim_start_matches("pub(crate) ")
                 .trim_start_matches("pub ")
                 .trim_start_matches("async ")
                 .strip_prefix("fn ")
                 .and_then(|rest| rest.split(['(', '<']).next());
             if let Some(name) = name {
-                // Cases of a conformance suite are plain functions in `*_suite` files.
-                if is_test || relative.contains("_suite") {
+
+                if is_test {
                     all.insert(format!("{relative}::{name}"), ignored);
                 }
-                is_test = false;
-                ignored = false;
+                (is_test, ignored) = (false, false);
             }
         }
     }
