@@ -17,7 +17,7 @@ mod signals;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use exit::Exit;
+use exit::{CliError, Exit};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -25,13 +25,19 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    match logging::start(&cli.log).and_then(|()| commands::dispatch(cli.command)) {
-        Ok(exit) => ExitCode::from(exit.code()),
-        Err(error) => {
-            output::say(&error.to_string());
-            ExitCode::from(error.exit.code())
-        }
-    }
+    std::panic::set_hook(Box::new(|panic| {
+        // What a panic says was not written for an eye that must not see secrets.
+        output::say(&format!("panic: {panic}"));
+    }));
+    let outcome =
+        std::panic::catch_unwind(|| logging::start(&cli.log).and_then(|()| commands::dispatch(cli.command)));
+    let error = match outcome {
+        Ok(Ok(exit)) => return ExitCode::from(exit.code()),
+        Ok(Err(error)) => error,
+        Err(_) => CliError::new(Exit::Unexpected, "the program met a mistake of its own; please report it"),
+    };
+    output::say(&error.to_string());
+    ExitCode::from(error.exit.code())
 }
 
 /// Prints help where it belongs: asked for, on standard output; as an error, on standard error.

@@ -7,7 +7,10 @@ use crate::exit::{CliError, Exit};
 use crate::output::{self, json, live::LiveLine, table};
 use crate::signals::{self, Stop};
 use handstamp_core::retry::Backoff;
-use handstamp_core::{Consumer, ConsumerOptions, Report, RunError, StopReason, StoreError, StoreErrorKind};
+use handstamp_core::{
+    Consumer, ConsumerOptions, Counts, Report, RunError, StopReason, StoreError, StoreErrorKind,
+};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,12 +35,13 @@ async fn run_with<B: Backend>(
     args: &RunArgs,
     stop: Stop,
 ) -> Result<Exit, CliError> {
+    let started = Instant::now();
     let source = source::source(config, args.fail_fast)?;
     let opened = tokio::select! {
         biased;
         () = stop.clone().asked() => {
             output::say("stopped before anything was received");
-            return Ok(Exit::Ok);
+            return finish(config, args, Ok(nothing_done(started)));
         }
         opened = prepare(backend, config, args) => opened?,
     };
@@ -135,6 +139,17 @@ fn finish(config: &Config, args: &RunArgs, result: Result<Report, RunError>) -> 
             }
             Err(CliError::from(&error))
         }
+    }
+}
+
+/// The report of a run that was stopped before the store was there.
+fn nothing_done(started: Instant) -> Report {
+    Report {
+        counts: Counts::default(),
+        notices: BTreeMap::new(),
+        lag: Vec::new(),
+        took: started.elapsed(),
+        stopped: StopReason::Asked,
     }
 }
 

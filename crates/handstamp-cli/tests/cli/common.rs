@@ -75,6 +75,7 @@ impl Place {
     }
 
     /// Runs with more variables.
+    #[cfg(all(feature = "kafka", feature = "postgres"))]
     pub(crate) fn run_with(&self, log: &str, args: &[&str], env: &[(&str, &str)]) -> Done {
         self.start_with(log, args, env).finish()
     }

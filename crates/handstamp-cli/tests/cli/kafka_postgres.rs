@@ -220,7 +220,9 @@ fn what_is_not_there_exits_3_and_4_and_a_stop_while_waiting_exits_0() {
         let mut running = servers.place.start("trace", &["run", file, "--json"]);
         running.says(words);
         running.signal("TERM");
-        running.finish().exits(0);
+        let done = running.finish().exits(0);
+        assert_eq!(done.counts(["received", "pending"]), [0, 0]);
+        assert_eq!(done.json()["stopped"], "asked");
     }
 }
 

@@ -1,5 +1,8 @@
 //! The program from outside: arguments in; standard output, standard error and exit code out.
 
+// Helpers of tests panic as tests do: that is the failure report.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod common;
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 mod kafka_postgres;

@@ -210,3 +210,20 @@ fn the_reference_pages_pipeline_is_valid() {
     place.write("wallet.toml", toml);
     place.quiet(&["check", "wallet.toml", "--print"]).exits(0);
 }
+
+/// A small build knows the types that it lacks, and says how to get them.
+#[cfg(not(all(feature = "kafka", feature = "postgres")))]
+#[test]
+fn a_type_that_was_not_built_in_names_its_feature() {
+    let place = Place::wallet().env("DATABASE_URL", "postgres://u@127.0.0.1:1/db");
+    let file = place.read("file.toml");
+    let kafka = "type = \"kafka\"\nbrokers = \"127.0.0.1:1\"\ntopics = [\"t\"]\ngroup = \"g\"";
+    place.write("kafka-to-sqlite.toml", &file.replace("type = \"file\"\npath = \"credits.jsonl\"", kafka));
+    for (pipeline, feature) in [("kafka.toml", "postgres"), ("kafka-to-sqlite.toml", "kafka")] {
+        let run = place.quiet(&["run", pipeline]).exits(2);
+        let words = format!("it was built without the feature `{feature}`");
+        assert!(run.stderr.contains(&words), "{}", run.stderr);
+        let check = place.quiet(&["check", pipeline]).exits(5);
+        assert!(check.stdout.contains(&words), "{}", check.stdout);
+    }
+}
