@@ -9,8 +9,10 @@
 //! | 40 (40001, 40P01), 55P03 | `Conflict` |
 //! | 57014, 25P03, 25P04 | `Timeout` |
 //! | 42, 0A, 26, 3F | `SchemaMismatch` |
-//! | 25P02 | `Swallowed` |
-//! | everything else (22, 23, P0001, …) | `Statement` |
+//! | everything else (22, 23, 25P02, P0001, …) | `Statement` |
+//!
+//! 25P02 in a handler is the second error of a handler that swallowed the first: its own failure. Only
+//! the guard of the commit makes it `Swallowed`.
 
 use handstamp_core::{Fault, StoreError, StoreErrorKind};
 use std::error::Error;
@@ -23,12 +25,11 @@ pub(crate) const DEADLOCK: &str = "40P01";
 /// The kind behind a SQLSTATE.
 #[must_use]
 pub fn kind_of_code(code: &str) -> StoreErrorKind {
-    use StoreErrorKind::{Conflict, SchemaMismatch, Statement, Swallowed, Timeout, Unavailable};
+    use StoreErrorKind::{Conflict, SchemaMismatch, Statement, Timeout, Unavailable};
     match code {
         "25006" | "40003" | "XX001" | "XX002" => Unavailable,
         "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => Unavailable,
         "57014" | "25P03" | "25P04" => Timeout,
-        "25P02" => Swallowed,
         "40002" => Statement,
         "55P03" => Conflict,
         _ => match code.get(..2).unwrap_or("") {
@@ -114,8 +115,7 @@ mod tests {
             (&["40001", "40P01", "40000", "55P03"], Conflict),
             (&["57014", "25P03", "25P04"], Timeout),
             (&["42P01", "42703", "42501", "42804", "0A000", "26000", "3F000"], SchemaMismatch),
-            (&["25P02"], Swallowed),
-            (&["22012", "22P02", "23505", "23514", "P0001", "21000", "54000", "XX000", "", "é"], Statement),
+            (&["22012", "22P02", "23505", "23514", "P0001", "21000", "54000", "XX000", "25P02", "", "é"], Statement),
         ] {
             for code in codes {
                 assert_eq!(kind_of_code(code), kind, "{code}");

@@ -554,6 +554,11 @@ async fn errors_come_with_their_kind(database: TestDatabase) {
     assert_eq!(store.classify(&tx, &std::fmt::Error), None);
     let driver = tx.query_one("SELECT 1 WHERE false", &[]).await.unwrap_err();
     assert_eq!(store.classify(&tx, &driver), None, "the driver's own complaint is no database error");
+    // The second error of a handler that swallowed the first is the message's own failure.
+    tx.batch_execute("SELECT 1/0").await.unwrap_err();
+    let second = tx.batch_execute("SELECT 1").await.unwrap_err();
+    let fault = store.classify(&tx, &second).unwrap();
+    assert_eq!((fault.kind, fault.code.as_deref()), (StoreErrorKind::Statement, Some("25P02")));
     let nul = tx.batch_execute("SELECT '\0'").await.unwrap_err();
     assert_eq!(store.classify(&tx, &nul), None);
     store.rollback(tx).await.unwrap();
