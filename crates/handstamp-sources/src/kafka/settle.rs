@@ -218,7 +218,7 @@ impl Session {
     fn outcome(&mut self, lane: Lane, position: i64, code: Code) -> bool {
         let verdict = verdict(code);
         let name = self.worker.lanes.named(lane.id).name;
-        let Some(owned) = self.worker.lanes.current(lane) else { return true };
+        let Some(owned) = self.worker.lanes.current(lane) else { return verdict == Verdict::Done };
         match verdict {
             Verdict::Done => {
                 owned.committed = Some(owned.committed.map_or(position, |committed| committed.max(position)));
