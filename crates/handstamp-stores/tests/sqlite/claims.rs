@@ -162,6 +162,32 @@ fn an_unregistered_consumer_is_never_a_duplicate() {
 }
 
 #[test]
+fn what_the_inbox_refuses_is_an_error_with_its_code() {
+    let folder = TempDir::new().unwrap();
+    let mut connection = migrated(&folder);
+    let wallet = ConsumerName::register(&connection, "wallet").unwrap();
+    let made: String = connection
+        .query_row("SELECT sql FROM sqlite_schema WHERE name = 'handstamp_inbox'", [], |row| row.get(0))
+        .unwrap();
+    let stricter = made.replace("state    TEXT    NOT NULL,", "state TEXT NOT NULL, CHECK (length(id) < 4),");
+    assert_ne!(made, stricter);
+    connection.execute_batch(&format!("DROP TABLE handstamp_inbox; {stricter}")).unwrap();
+    assert_eq!(claim_and_commit(&mut connection, &wallet, b"abc"), Claim::First);
+    let request = |text: &str| ClaimRequest { id: id(text), digest: None };
+    for requests in [vec![request("abcd")], vec![request("a"), request("abcd")]] {
+        let mut tx = immediate(&mut connection);
+        let error = claim_many(&mut tx, &wallet, &requests).unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().downcast_ref::<rusqlite::Error>().unwrap();
+        let code = cause.sqlite_error().map(|code| code.extended_code);
+        assert_eq!(
+            code,
+            Some(rusqlite::ffi::SQLITE_CONSTRAINT_CHECK),
+            "not hidden, and no duplicate: {error}"
+        );
+    }
+}
+
+#[test]
 fn without_our_tables_the_error_says_what_to_type() {
     let connection = Connection::open_in_memory().unwrap();
     let error = ConsumerName::register(&connection, "wallet").unwrap_err();

@@ -1,7 +1,9 @@
 //! The SQLite store: transactions that only the engine ends, locks, faults and their kinds.
 
-use crate::support::{beside, id, number, open, options, registered, requests};
-use handstamp_core::{Claim, ClaimRequest, ConsumerName, Fingerprint, Store, StoreErrorKind};
+use crate::support::{beside, id, letter, number, open, options, registered, requests};
+use handstamp_core::{
+    Claim, ClaimRequest, ConsumerKey, ConsumerName, FailureClass, Fingerprint, Store, StoreErrorKind,
+};
 use handstamp_stores::sqlite::{SqliteOptions, SqliteStore, Tx};
 use std::error::Error;
 use std::time::Duration;
@@ -10,6 +12,10 @@ use tempfile::TempDir;
 const CREDIT: &str = "UPDATE accounts SET balance = balance + 1 WHERE id = 7";
 const BALANCE: &str = "SELECT balance FROM accounts WHERE id = 7";
 const INBOX: &str = "SELECT count(*) FROM handstamp_inbox";
+
+fn registered_key(connection: &rusqlite::Connection) -> ConsumerKey {
+    handstamp_stores::sqlite::ConsumerName::register(connection, "wallet").unwrap().key().clone()
+}
 
 async fn begun(store: &SqliteStore, ids: &[&str]) -> (Tx, Vec<Claim>) {
     let consumer = registered(store, "wallet").await;
@@ -137,9 +143,22 @@ async fn an_interrupted_write_rolls_back_and_nothing_after_it_is_durable() {
     assert_eq!(store.classify(&tx, &error).unwrap().kind, StoreErrorKind::Timeout);
     assert!(tx.is_autocommit(), "SQLite rolls an interrupted write back by itself");
     // The handler swallows the error and goes on: what it writes now must not commit alone.
-    assert!(tx.execute(CREDIT, []).is_err());
+    let error = tx.execute(CREDIT, []).unwrap_err();
+    assert_eq!(
+        store.classify(&tx, &error).unwrap().kind,
+        StoreErrorKind::Statement,
+        "charged to the message"
+    );
     assert_eq!(number(&eyes, BALANCE), 0);
+    let consumer = registered_key(&eyes);
+    let mut tx = tx;
+    store.record(&mut tx, &consumer, &[letter(Some(b"z"), FailureClass::Sql)]).await.unwrap();
     assert_eq!(store.commit(tx).await.unwrap_err().kind, StoreErrorKind::Swallowed);
+    assert_eq!(
+        number(&eyes, "SELECT count(*) FROM handstamp_dead_letters"),
+        0,
+        "no dead letter commits alone"
+    );
     assert_eq!((number(&eyes, BALANCE), number(&eyes, INBOX)), (0, 0));
     let (tx, claims) = begun(&store, &["a"]).await;
     assert_eq!(claims, [Claim::First]);
