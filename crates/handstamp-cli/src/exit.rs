@@ -195,6 +195,9 @@ fn store_hint(kind: StoreErrorKind) -> Option<&'static str> {
         StoreErrorKind::FingerprintMismatch => Some(
             "another source under a known name shares its inbox; choose another `name`, or take it over with `run --adopt`",
         ),
+        StoreErrorKind::SchemaMismatch => Some(
+            "do your own tables exist and have these columns? `[store] setup` names a file that makes them",
+        ),
         _ => None,
     }
 }

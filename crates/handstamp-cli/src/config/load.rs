@@ -178,12 +178,12 @@ fn kafka(section: &Section<'_, '_>) -> Option<KafkaSection> {
     let group = section.required_text("group", "\"wallet\"");
     let commit_every = section.duration("commit_every").unwrap_or(defaults::COMMIT_EVERY);
     let revoke_timeout = section.duration("revoke_timeout").unwrap_or(defaults::REVOKE_TIMEOUT);
-    let options = section.scalars("options");
-    for (key, value) in &options {
-        if redact::is_secret_key(key) {
-            redact::register(&value.value);
-        }
+    let mut options = section.scalars("options");
+    for (key, value) in &mut options {
         value.keep_secret();
+        if redact::is_secret_key(key) {
+            value.mark_secret();
+        }
     }
     Some(KafkaSection {
         brokers: brokers?,

@@ -29,6 +29,8 @@ pub(crate) struct Text {
     pub(crate) value: String,
     /// The text as the file has it, where variables were put in.
     raw: Option<String>,
+    /// The whole text is a credential.
+    secret: bool,
     /// Line from 1; 0 for a default.
     pub(crate) line: usize,
 }
@@ -36,17 +38,26 @@ pub(crate) struct Text {
 impl Text {
     /// A text that comes from our own defaults.
     pub(crate) fn fixed(value: impl Into<String>) -> Self {
-        Self { value: value.into(), raw: None, line: 0 }
+        Self { value: value.into(), raw: None, secret: false, line: 0 }
     }
 
     /// The text as it may be shown: variables by name, passwords masked.
     pub(crate) fn shown(&self) -> String {
-        redact::masked_url(self.raw.as_deref().unwrap_or(&self.value))
+        match &self.raw {
+            Some(raw) => redact::masked_url(raw),
+            None if self.secret => redact::MASK.to_owned(),
+            None => redact::masked_url(&self.value),
+        }
     }
 
-    /// Whether a variable was put in.
-    pub(crate) fn is_variable(&self) -> bool {
-        self.raw.is_some()
+    /// Says that the whole text is a credential.
+    pub(crate) fn mark_secret(&mut self) {
+        // A credential that was pasted around a variable is not shown either.
+        if self.raw.as_deref().is_some_and(|raw| !raw.starts_with("${") || !raw.ends_with('}')) {
+            self.raw = None;
+        }
+        self.secret = true;
+        redact::register(&self.value);
     }
 
     /// Makes sure that the value never appears in any output: for keys that hold credentials.
@@ -374,7 +385,7 @@ impl<'r, 'a> Section<'r, 'a> {
         match expand(text, self.reading.lookup) {
             Ok(done) => {
                 let raw = done.changed.then(|| text.to_owned());
-                Some(Text { value: done.value, raw, line })
+                Some(Text { value: done.value, raw, secret: false, line })
             }
             Err(error) => {
                 self.problem(line, key, error);

@@ -3,7 +3,6 @@
 
 use super::model::{Config, EffectSection, SourceSection, StoreSection};
 use super::parse::{Text, shown_size};
-use crate::redact;
 use handstamp_core::{Identity, OnIdReuse, Order};
 use handstamp_stores::effect::{Encoding, ExpectRows, ParamSource};
 use std::fmt::Write as _;
@@ -64,12 +63,7 @@ fn source(source: &SourceSection) -> Table {
             table["revoke_timeout"] = time(kafka.revoke_timeout);
             let mut options = Table::new();
             for (key, option) in &kafka.options {
-                let shown = if redact::is_secret_key(key) && !option.is_variable() {
-                    redact::MASK.to_owned()
-                } else {
-                    option.shown()
-                };
-                options[key] = value(shown);
+                options[key] = value(option.shown());
             }
             if !options.is_empty() {
                 table["options"] = Item::Table(options);
@@ -171,4 +165,33 @@ fn time(time: Duration) -> Item {
 
 fn count(count: usize) -> Item {
     value(i64::try_from(count).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// The last resort must have nothing to do here: neither what is printed nor Debug has a secret.
+    #[test]
+    fn nothing_that_is_printed_has_a_secret_even_without_the_last_resort() {
+        let lookup = |_: &str| Some("canary-value".to_owned());
+        for (url, option) in [
+            ("postgres://u:canary-value@h/db", "canary-value"),
+            ("${DATABASE_URL}", "${PASSWORD}"),
+            ("host=h user=u password='canary-value'", "canary-value"),
+            ("postgres://u:${PASSWORD}@h/db", "canary${PASSWORD}"),
+        ] {
+            let text = format!(
+                "name = \"w\"\n[source]\ntype = \"kafka\"\nbrokers = \"${{BROKERS}}\"\ntopics = [\"t\"]\ngroup = \"g\"\n\
+                 options = {{ \"sasl.password\" = \"{option}\" }}\n[identity]\nkey = true\n[store]\ntype = \"postgres\"\n\
+                 url = \"{url}\"\nmigrate_url = \"{url}\"\n[[effect]]\nsql = \"SELECT 1\"\n"
+            );
+            let config = super::super::load::parse(Path::new("p.toml"), &text, &lookup).unwrap();
+            let printed = effective(&config);
+            assert!(!printed.contains("canary"), "{printed}");
+            assert!(printed.contains("sasl.password"), "{printed}");
+            assert!(!format!("{config:?}").contains("canary"), "{config:?}");
+        }
+    }
 }
