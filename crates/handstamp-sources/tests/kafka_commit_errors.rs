@@ -1,6 +1,9 @@
 //! Commits that fail: none is fatal, nothing is lost, and the offset follows in the end.
 //! The errors come from the client library's mock cluster, because no real broker gives them on demand.
 #![cfg(feature = "kafka")]
+// Helpers of tests may panic as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::too_many_lines)]
 
 mod kafka_common;
 

@@ -1,5 +1,8 @@
 //! The Kafka source and the Kafka sink keep the rules of every source and sink.
 #![cfg(feature = "kafka")]
+// Helpers of tests may panic as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::too_many_lines)]
 
 mod kafka_common;
 

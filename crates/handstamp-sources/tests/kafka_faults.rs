@@ -1,5 +1,8 @@
 //! Whatever goes wrong outside, the source says it once, counts it, and goes on by itself.
 #![cfg(feature = "kafka")]
+// Helpers of tests may panic as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::too_many_lines)]
 
 mod kafka_common;
 

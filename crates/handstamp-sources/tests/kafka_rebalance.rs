@@ -1,5 +1,8 @@
 //! Partitions come and go: what is settled is committed before they go, and nothing afterwards.
 #![cfg(feature = "kafka")]
+// Helpers of tests may panic as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::too_many_lines)]
 
 mod kafka_common;
 
@@ -129,7 +132,7 @@ fn a_late_result_of_an_old_epoch_is_dropped_and_the_offset_never_goes_back() {
     zombie.ack = true;
     zombie.until("a new one", |e| e.got.len() == 101);
     let new = zombie.got[100].clone();
-    assert_eq!(values(&[new.clone()]), [100], "goes on where the owner stopped");
+    assert_eq!(values(std::slice::from_ref(&new)), [100], "goes on where the owner stopped");
     assert_eq!(new.lane.id, old[0].lane.id, "a lane's number stays");
     assert!(new.lane.epoch > old[0].lane.epoch);
     assert_eq!(zombie.hooks.rebuilt.load(Ordering::Relaxed), 0, "no new client was needed");
@@ -157,4 +160,66 @@ fn what_is_released_comes_again_in_a_new_epoch() {
     engine.until("all settled", |e| e.settled_as(Settled::Done) == 15);
     engine.close();
     assert_eq!(place.committed()[&0], 10);
+}
+
+/// Members come and go while messages are sent: nothing is lost, and no committed offset ever goes back.
+fn members_come_and_go(assignor: &'static str) {
+    const ALL: u32 = 6000;
+    let place = Place::new("churn", 4);
+    let seen = std::sync::Mutex::new(BTreeMap::<u32, u32>::new());
+    let missing = || ALL as usize - seen.lock().unwrap().len();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for part in 0..ALL / 200 {
+                place.produce(4, part * 200, part * 200 + 200);
+            }
+        });
+        for member in 0..3_usize {
+            let (place, seen, missing) = (&place, &seen, &missing);
+            scope.spawn(move || {
+                // Each member leaves after its own number of messages; the last to come stay to the end.
+                while missing() > 0 {
+                    let mut engine =
+                        Engine::start(place.options().option("partition.assignment.strategy", assignor));
+                    let mut taken = 0;
+                    engine.until("some, or all there are", |e| {
+                        for value in values(&e.got[taken..]) {
+                            *seen.lock().unwrap().entry(value).or_default() += 1;
+                        }
+                        taken = e.got.len();
+                        taken >= 150 + 100 * member || missing() == 0
+                    });
+                    let engine = engine.close();
+                    for value in values(&engine.got[taken..]) {
+                        *seen.lock().unwrap().entry(value).or_default() += 1;
+                    }
+                }
+            });
+        }
+        let mut before = BTreeMap::new();
+        while missing() > 0 {
+            let now = place.committed();
+            for (partition, offset) in &now {
+                assert!(before.get(partition).is_none_or(|old| offset >= old), "{before:?} then {now:?}");
+            }
+            before = now;
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    });
+    let mut last = Engine::start(place.options().option("partition.assignment.strategy", assignor));
+    last.until("caught up", |e| e.caught_up.len() == 4);
+    last.close();
+    assert_eq!(place.committed_sum(), i64::from(ALL));
+    let twice = seen.lock().unwrap().values().filter(|times| **times > 1).count();
+    eprintln!("{assignor}: {twice} of {ALL} came more than once");
+}
+
+#[test]
+fn eager_members_that_come_and_go_lose_nothing() {
+    members_come_and_go("range");
+}
+
+#[test]
+fn cooperative_members_that_come_and_go_lose_nothing() {
+    members_come_and_go("cooperative-sticky");
 }

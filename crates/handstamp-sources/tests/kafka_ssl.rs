@@ -1,5 +1,8 @@
 //! TLS with a broker's own certificate authority and SCRAM, against a real broker.
 #![cfg(feature = "kafka-ssl")]
+// Helpers of tests may panic as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::too_many_lines)]
 
 mod kafka_common;
 
