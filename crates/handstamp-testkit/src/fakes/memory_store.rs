@@ -162,6 +162,11 @@ impl MemoryStore {
         self.shared.lock().faults.push_back((point, kind));
     }
 
+    /// Forgets the faults that have not struck yet.
+    pub fn clear_faults(&self) {
+        self.shared.lock().faults.clear();
+    }
+
     /// Faults that have not struck yet.
     #[must_use]
     pub fn faults_left(&self) -> usize {

@@ -137,6 +137,12 @@ impl QueueBroker {
         self.shared.lock().entries.iter().filter(|entry| entry.stands == Stands::Acked).count()
     }
 
+    /// Whether the n-th record is acked for good.
+    #[must_use]
+    pub fn is_settled(&self, at: usize) -> bool {
+        self.shared.lock().entries.get(at).is_some_and(|entry| entry.stands == Stands::Acked)
+    }
+
     /// How often the n-th record was handed over.
     #[must_use]
     pub fn delivery_count(&self, at: usize) -> u32 {
