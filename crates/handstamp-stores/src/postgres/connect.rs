@@ -14,7 +14,7 @@ use super::config::PostgresOptions;
 use super::inbox::ClaimSql;
 use super::migrate;
 use super::tls;
-use futures_util::future::join3;
+use futures_util::future::join4;
 use handstamp_core::{StoreError, StoreErrorKind};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,8 +28,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// Statements that every connection prepares once.
 pub(crate) struct Prepared {
-    pub(crate) claim_one: Statement,
-    pub(crate) claim_many: Statement,
+    pub(crate) insert_one: Statement,
+    pub(crate) insert_many: Statement,
+    pub(crate) known: Statement,
 }
 
 /// One connection.
@@ -146,10 +147,11 @@ impl Slots {
         }
         let (client, task, ended_by) = self.connect(&runtime).await?;
         let version = migrate::installed_version(&client, &self.options.schema);
-        let one = client.prepare(&self.claim.one);
-        let many = client.prepare(&self.claim.many);
-        let flight = join3(version, one, many);
-        let (version, one, many) = timeout(self.options.connect_timeout, flight)
+        let one = client.prepare(&self.claim.insert_one);
+        let many = client.prepare(&self.claim.insert_many);
+        let known = client.prepare(&self.claim.known);
+        let flight = join4(version, one, many, known);
+        let (version, one, many, known) = timeout(self.options.connect_timeout, flight)
             .await
             .map_err(|_| self.away("did not answer in time after log-in"))?;
         migrate::check_version(version?, &self.options.schema)?;
@@ -163,7 +165,11 @@ impl Slots {
             ended_by,
             open: false,
             stale: AtomicBool::new(false),
-            prepared: Prepared { claim_one: one.map_err(failed)?, claim_many: many.map_err(failed)? },
+            prepared: Prepared {
+                insert_one: one.map_err(failed)?,
+                insert_many: many.map_err(failed)?,
+                known: known.map_err(failed)?,
+            },
             effects: Mutex::new(HashMap::new()),
         })
     }

@@ -1,7 +1,10 @@
 //! Claims: one statement for a batch, and level 0: a claim inside the user's own transaction.
 //!
 //! Authoritative: the primary key (id, consumer) of the inbox. A claim never catches a unique
-//! violation; it inserts with `ON CONFLICT DO NOTHING` and reads back in the same statement.
+//! violation; it inserts with `ON CONFLICT DO NOTHING` and reads what was known.
+//!
+//! Our own transactions insert first and read only when something was known, which is fastest where
+//! nearly every id is new. Level 0 does both in one statement: one round trip whatever the answer.
 //!
 //! ```text
 //!  id ─┬─ inserted ──────────────────────────► First
@@ -34,9 +37,11 @@ pub(crate) const GUARD: &str = "current_setting('handstamp.tx', true) IS NOT DIS
 /// The claim's statements for one schema.
 #[derive(Debug)]
 pub(crate) struct ClaimSql {
-    pub(crate) one: String,
-    pub(crate) many: String,
-    known: String,
+    one: String,
+    many: String,
+    pub(crate) insert_one: String,
+    pub(crate) insert_many: String,
+    pub(crate) known: String,
     consumer: String,
 }
 
@@ -55,6 +60,8 @@ impl ClaimSql {
         Self {
             one: schema.render(include_str!("sql/claim_one.sql"), guard),
             many: schema.render(include_str!("sql/claim_many.sql"), guard),
+            insert_one: schema.render(include_str!("sql/insert_one.sql"), guard),
+            insert_many: schema.render(include_str!("sql/insert_many.sql"), guard),
             known: schema.render(include_str!("sql/known.sql"), guard),
             consumer: schema.render(include_str!("sql/consumer.sql"), guard),
         }
@@ -113,14 +120,18 @@ impl Batch {
         }
     }
 
-    /// Takes the rows of a claim or of a reading; rows come in any order.
+    /// Takes the rows of a claim or of a reading, in any order; rows of two columns are ours.
     pub(crate) fn take(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         for row in rows {
             let read = |e| store_error("reading the answer to a claim", e);
             let id: &[u8] = row.try_get(0).map_err(read)?;
             let seen_at: i32 = row.try_get(1).map_err(read)?;
-            let digest: Option<i64> = row.try_get(2).map_err(read)?;
-            let state = row.try_get::<_, Option<i8>>(3).map_err(read)?.map(state_of).transpose()?;
+            let (digest, state) = if row.len() > 2 {
+                let state: Option<i8> = row.try_get(3).map_err(read)?;
+                (row.try_get(2).map_err(read)?, state.map(state_of).transpose()?)
+            } else {
+                (None, None)
+            };
             if let Ok(at) = self.stored.binary_search_by(|stored| stored.as_slice().cmp(id)) {
                 self.found[at] = Some(Found { seen_at, digest, state });
             }
@@ -128,7 +139,7 @@ impl Batch {
         Ok(())
     }
 
-    fn missing(&self) -> Vec<&[u8]> {
+    pub(crate) fn missing(&self) -> Vec<&[u8]> {
         let ids = self.stored.iter().zip(&self.found);
         ids.filter(|(_, found)| found.is_none()).map(|(id, _)| id.as_slice()).collect()
     }

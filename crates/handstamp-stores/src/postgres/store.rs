@@ -276,13 +276,19 @@ impl Shared {
         }
         let parameters = ConsumerParameters::from(consumer);
         let prepared = &tx.slot.prepared;
-        let statement = if batch.len() == 1 { &prepared.claim_one } else { &prepared.claim_many };
+        let statement = if batch.len() == 1 { &prepared.insert_one } else { &prepared.insert_many };
         let values = batch.parameters(&parameters);
         // Both are sent before the first is answered; the claim does nothing without the mark of BEGIN.
         let (opened, rows) = join(client.batch_execute(begin), client.query(statement, &values)).await;
         opened.map_err(failed)?;
         let rows = rows.map_err(inbox::claim_error)?;
         batch.take(&rows)?;
+        if batch.is_answered() {
+            return Ok(());
+        }
+        // A new statement sees what the claim waited for too.
+        let known = client.query(&prepared.known, &[&batch.missing(), &consumer.id]).await;
+        batch.take(&known.map_err(inbox::claim_error)?)?;
         if batch.is_answered() {
             return Ok(());
         }
