@@ -33,8 +33,8 @@ on_each_server!(
 async fn the_first_claim_wins_and_the_next_one_is_a_duplicate(database: TestDatabase) {
     let mut client = database.client().await;
     let consumer = ConsumerName::register(&client, "wallet").await.unwrap();
-    let mut tx = client.transaction().await.unwrap();
-    assert_eq!(claim(&mut tx, &consumer, &id("m")).await.unwrap(), Claim::First);
+    let tx = client.transaction().await.unwrap();
+    assert_eq!(claim(&tx, &consumer, &id("m")).await.unwrap(), Claim::First);
     let Claim::Duplicate { state, first_seen } = claim(&tx, &consumer, &id("m")).await.unwrap() else {
         panic!("the same id twice in one transaction");
     };
