@@ -12,4 +12,5 @@ mod level0;
 mod migrations;
 mod private;
 mod proxy;
+mod tls;
 mod transactions;
