@@ -248,11 +248,11 @@ impl<S: Store> Engine<S> {
         let idle = self.assigned_once && self.intake.is_idle();
         let counts = self.shared.live.snapshot();
         if self.shared.options.messages_max.is_some_and(|max| counts.received >= max) {
-            if idle_of_work(&self.intake) {
+            if !self.intake.has_work() {
                 self.stop = Some(StopReason::MessagesMax);
             }
         } else if !self.deliveries_open {
-            if idle_of_work(&self.intake) {
+            if !self.intake.has_work() {
                 self.stop = Some(StopReason::SourceEnded);
             }
         } else if idle && self.capabilities.ends {
@@ -532,9 +532,4 @@ impl<S: Store> Engine<S> {
         }
         Ok(report)
     }
-}
-
-/// Nothing queued and nothing running.
-fn idle_of_work(intake: &Intake) -> bool {
-    intake.in_hand().is_empty()
 }

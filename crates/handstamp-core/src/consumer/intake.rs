@@ -201,9 +201,14 @@ impl Intake {
         batch
     }
 
+    /// True while something is queued or running.
+    pub(crate) fn has_work(&self) -> bool {
+        self.lanes.values().any(|s| !s.queue.is_empty() || !s.running.is_empty())
+    }
+
     /// True when nothing is queued or running and every lane has caught up.
     pub(crate) fn is_idle(&self) -> bool {
-        self.lanes.values().all(|s| s.caught_up && s.queue.is_empty() && s.running.is_empty())
+        !self.has_work() && self.lanes.values().all(|s| s.caught_up)
     }
 
     /// Every delivery that this process still works on or keeps, for leases.
