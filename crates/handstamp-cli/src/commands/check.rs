@@ -5,7 +5,7 @@ use crate::cli::CheckArgs;
 use crate::config::{self, Config};
 use crate::exit::{CliError, Exit};
 use crate::findings::Findings;
-use crate::output::{self, json};
+use crate::output;
 
 /// Checks a pipeline. Nothing is consumed and nothing is written.
 ///
@@ -29,7 +29,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<Exit, CliError> {
     fingerprint(&config, &name, &mut findings);
     source(&config, &name, &mut findings);
     if args.json {
-        output::print(&json::line(&findings.json()))?;
+        output::print_json(&findings.json())?;
     } else {
         output::print(&findings.text())?;
     }

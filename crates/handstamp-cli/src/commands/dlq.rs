@@ -29,7 +29,7 @@ pub(crate) fn list(args: &DlqListArgs) -> Result<Exit, CliError> {
         if args.json {
             let letters: Vec<Value> = letters.iter().map(summary).collect();
             let object = json!({ "consumer": config.name.as_str(), "dead_letters": letters, "more": more });
-            output::print(&json::line(&object))?;
+            output::print_json(&object)?;
         } else {
             print_table(&letters, more)?;
         }

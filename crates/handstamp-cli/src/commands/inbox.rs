@@ -4,7 +4,7 @@ use crate::backend::{Backend, with_backend};
 use crate::cli::InboxGetArgs;
 use crate::config::{self, Config};
 use crate::exit::{CliError, Exit};
-use crate::output::{self, json, table};
+use crate::output::{self, table};
 use handstamp_core::MessageId;
 use handstamp_stores::rows::InboxRow;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ async fn get_with<B: Backend>(
 ) -> Result<Exit, CliError> {
     let row = backend.inbox_row(config, id).await?;
     if args.json {
-        output::print(&json::line(&object(config, id, row.as_ref())))?;
+        output::print_json(&object(config, id, row.as_ref()))?;
         return Ok(Exit::Ok);
     }
     match row {

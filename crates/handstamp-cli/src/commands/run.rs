@@ -117,7 +117,7 @@ fn finish(config: &Config, args: &RunArgs, result: Result<Report, RunError>) -> 
     match result {
         Ok(report) => {
             if args.json {
-                output::print(&json::line(&json::report(config.name.as_str(), &report)))?;
+                output::print_json(&json::report(config.name.as_str(), &report))?;
             } else {
                 output::print(&table::report(&report))?;
             }
@@ -132,7 +132,7 @@ fn finish(config: &Config, args: &RunArgs, result: Result<Report, RunError>) -> 
                     let mut object = json::report(config.name.as_str(), report);
                     object["stopped"] = "error".into();
                     object["error"] = error.message.clone().into();
-                    output::print(&json::line(&object))?;
+                    output::print_json(&object)?;
                 } else {
                     output::print(&table::report(report))?;
                 }

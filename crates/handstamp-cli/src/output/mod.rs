@@ -22,6 +22,14 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
     print_raw(redact::redact(text).as_bytes())
 }
 
+/// Prints an object on one line; its texts are redacted, so that it stays an object.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), CliError> {
+    print_raw(json::line(&json::redacted(value)).as_bytes())
+}
+
 /// Prints bytes that were asked for as they are.
 ///
 /// # Errors

@@ -85,14 +85,23 @@ impl Place {
         self.start_with(log, args, &[])
     }
 
+    /// Runs with standard output somewhere else.
+    pub(crate) fn run_into(&self, stdout: impl Into<Stdio>, args: &[&str]) -> Done {
+        self.spawn("off", args, &[], stdout.into()).finish()
+    }
+
     fn start_with(&self, log: &str, args: &[&str], env: &[(&str, &str)]) -> Running {
+        self.spawn(log, args, env, Stdio::piped())
+    }
+
+    fn spawn(&self, log: &str, args: &[&str], env: &[(&str, &str)], stdout: Stdio) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_handstamp"));
         command.args(args).current_dir(self.dir.path()).env_remove("NO_COLOR");
         command.env("HANDSTAMP_LOG", log).env("CANARY", CANARY).env("COLUMNS", "100");
         command.envs(self.env.iter().map(|(key, value)| (key, value))).envs(env.iter().copied());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let stdout = Pipe::drain(child.stdout.take().unwrap());
+        let stdout = child.stdout.take().map_or_else(|| Pipe::drain(std::io::empty()), Pipe::drain);
         let stderr = Pipe::drain(child.stderr.take().unwrap());
         Running { child, stdout, stderr, args: args.join(" "), may_show_headers: shows_bodies(args) }
     }
