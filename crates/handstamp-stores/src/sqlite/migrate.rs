@@ -46,7 +46,12 @@ pub struct Migrated {
 /// `NotMigrated` when the tables were made by a newer version or changed by hand; `Config` inside an open
 /// transaction; `Unavailable`.
 pub fn migrate(connection: &Connection) -> Result<Migrated, StoreError> {
-    migrate_all(connection, None, None)
+    if !connection.is_autocommit() {
+        let text = "migrate needs a connection outside of a transaction";
+        return Err(StoreError::new(StoreErrorKind::Config, text));
+    }
+    connection.execute_batch("BEGIN IMMEDIATE").map_err(|e| store_error("migrating", e))?;
+    finish(connection, None, None)
 }
 
 /// The SQL that [`migrate`] runs, for people who run it themselves.
@@ -65,20 +70,13 @@ pub fn show_sql() -> String {
     out
 }
 
-/// Our tables and the user's setup, in one transaction.
-pub(crate) fn migrate_all(
+/// Our tables and the user's setup, in the transaction that the caller began IMMEDIATE; ends it.
+pub(crate) fn finish(
     connection: &Connection,
     setup: Option<&Setup>,
     guard: Option<&Guard>,
 ) -> Result<Migrated, StoreError> {
-    if !connection.is_autocommit() {
-        return Err(StoreError::new(
-            StoreErrorKind::Config,
-            "migrate needs a connection outside of a transaction",
-        ));
-    }
     let failed = |e| store_error("migrating", e);
-    connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
     let done = run_all(connection, setup, guard)
         .and_then(|migrated| connection.execute_batch("COMMIT").map(|()| migrated).map_err(failed));
     if done.is_err() && !connection.is_autocommit() {

@@ -36,6 +36,9 @@ const YIELD_FOR: Duration = Duration::from_secs(1);
 /// The room it leaves before a transaction.
 const YIELD: Duration = Duration::from_millis(1);
 
+/// The wait before a file that another process has for itself is opened again.
+const REOPEN: Duration = Duration::from_millis(10);
+
 /// A store in one SQLite file.
 #[derive(Debug)]
 pub struct SqliteStore {
@@ -140,14 +143,23 @@ impl SqliteStore {
     /// `Unavailable`, `Conflict`.
     pub async fn open(options: SqliteOptions) -> Result<Self, StoreError> {
         let store = Self::over(options);
-        let held = store.take_turn(true).await?;
-        let connection = &held.opened.connection;
-        if store.slot.options.migrate_new && migrate::is_empty(connection)? {
-            store.migrate_held(&held)?;
+        let patience = Patience::begin(&store.slot.options);
+        loop {
+            match store.prepare().await {
+                Err(error) if patience.allows(&error) => tokio::time::sleep(REOPEN).await,
+                done => return done.map(|()| store),
+            }
         }
-        migrate::check(connection, store.slot.options.setup.as_ref())?;
+    }
+
+    async fn prepare(&self) -> Result<(), StoreError> {
+        let mut held = self.take_turn(true).await?;
+        if self.slot.options.migrate_new && migrate::is_empty(&held.opened.connection)? {
+            held = self.migrate_held(held).await?.0;
+        }
+        migrate::check(&held.opened.connection, self.slot.options.setup.as_ref())?;
         held.give_back();
-        Ok(store)
+        Ok(())
     }
 
     /// Makes our tables and runs the setup file; makes the file when it is missing (idempotent, safe from
@@ -158,8 +170,18 @@ impl SqliteStore {
     /// `Unavailable`, `Conflict`.
     pub async fn migrate(options: SqliteOptions) -> Result<Migrated, StoreError> {
         let store = Self::over(options);
-        let held = store.take_turn(true).await?;
-        let migrated = store.migrate_held(&held)?;
+        let patience = Patience::begin(&store.slot.options);
+        loop {
+            match store.migrate_once().await {
+                Err(error) if patience.allows(&error) => tokio::time::sleep(REOPEN).await,
+                done => return done,
+            }
+        }
+    }
+
+    async fn migrate_once(&self) -> Result<Migrated, StoreError> {
+        let held = self.take_turn(true).await?;
+        let (held, migrated) = self.migrate_held(held).await?;
         held.give_back();
         Ok(migrated)
     }
@@ -170,15 +192,11 @@ impl SqliteStore {
         Self { slot: Arc::new(slot) }
     }
 
-    /// Waits for other processes in SQLite itself: this happens before the first message.
-    fn migrate_held(&self, held: &Held) -> Result<Migrated, StoreError> {
-        let failed = |e| store_error("migrating", e);
-        let connection = &held.opened.connection;
-        connection.busy_timeout(self.slot.options.lock_timeout).map_err(failed)?;
-        let migrated =
-            migrate::migrate_all(connection, self.slot.options.setup.as_ref(), Some(&held.opened.guard));
-        connection.busy_timeout(Duration::from_millis(10)).map_err(failed)?;
-        migrated
+    async fn migrate_held(&self, held: Held) -> Result<(Held, Migrated), StoreError> {
+        let held = self.lock_held(held).await?;
+        let setup = self.slot.options.setup.as_ref();
+        let migrated = migrate::finish(&held.opened.connection, setup, Some(&held.opened.guard))?;
+        Ok((held, migrated))
     }
 
     /// Checks declared effects against the tables: each is prepared, none is run.
@@ -267,12 +285,16 @@ impl SqliteStore {
         Ok(Held { opened, slot: Arc::clone(&self.slot), _turn: turn })
     }
 
-    /// BEGIN IMMEDIATE, with short tries so that the thread goes on.
     async fn lock(&self) -> Result<Held, StoreError> {
         if self.slot.yields() {
             tokio::time::sleep(YIELD).await;
         }
-        let held = self.take_turn(false).await?;
+        self.lock_held(self.take_turn(false).await?).await
+    }
+
+    /// BEGIN IMMEDIATE, with many short tries: the thread goes on between them, and a gap between two
+    /// transactions of a busy process is met sooner than by SQLite's own growing waits.
+    async fn lock_held(&self, held: Held) -> Result<Held, StoreError> {
         let deadline = Instant::now() + self.slot.options.lock_timeout;
         let mut tries = 0_u64;
         loop {
@@ -291,6 +313,19 @@ impl SqliteStore {
             let jitter = RandomState::new().hash_one(tries) % 4;
             tokio::time::sleep(Duration::from_millis(1 + jitter)).await;
         }
+    }
+}
+
+/// Another process may have the file for itself for a moment: it switches to WAL, recovers or migrates.
+struct Patience(Instant);
+
+impl Patience {
+    fn begin(options: &SqliteOptions) -> Self {
+        Self(Instant::now() + options.lock_timeout)
+    }
+
+    fn allows(&self, error: &StoreError) -> bool {
+        error.kind == StoreErrorKind::Conflict && Instant::now() < self.0
     }
 }
 

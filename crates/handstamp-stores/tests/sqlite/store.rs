@@ -138,7 +138,7 @@ async fn an_interrupted_write_rolls_back_and_nothing_after_it_is_durable() {
     let eyes = beside(&folder);
     let (tx, _) = begun(&store, &["a"]).await;
     tx.execute(CREDIT, []).unwrap();
-    let endless = "INSERT INTO ledger SELECT 'x', i FROM (WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT count(*) AS i FROM n)";
+    let endless = "INSERT INTO ledger SELECT 'x', i FROM (WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000000) SELECT count(*) AS i FROM n)";
     let error = tx.execute(endless, []).unwrap_err();
     assert_eq!(store.classify(&tx, &error).unwrap().kind, StoreErrorKind::Timeout);
     assert!(tx.is_autocommit(), "SQLite rolls an interrupted write back by itself");
