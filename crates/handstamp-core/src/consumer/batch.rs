@@ -17,14 +17,14 @@
 use super::attempt::{Attempt, FailedRun};
 use super::dispatch::DynHandler;
 use super::in_flight::InFlight;
-use super::item::{Failure, Item};
+use super::item::Item;
 use super::options::{ConsumerOptions, Order};
 use crate::decide::{Verdict, decide};
 use crate::delivery::{DeliveryTag, Disposition, Lane};
 use crate::message::Timestamp;
 use crate::retry::Backoff;
 use crate::source::Command;
-use crate::store::{ConsumerKey, InboxState, Reason, Store, StoreError, StoreErrorKind};
+use crate::store::{ConsumerKey, InboxState, Store, StoreError, StoreErrorKind};
 use crate::telemetry::{Counts, LineLimit, LiveCounts};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -120,10 +120,9 @@ impl<S: Store> Shared<S> {
         let mut queue = VecDeque::from(items);
         let mut size = ChunkSize::default();
         let mut faults = 0;
-        while !queue.is_empty() {
-            if let Some(wait) = queue[0].alone
-                && !self.sleep(queue[0].lane, wait).await
-            {
+        while let Some(next) = queue.front() {
+            let (lane, wait) = (next.lane, next.alone.unwrap_or_default());
+            if self.is_cancelled(lane) || (!wait.is_zero() && !self.sleep(lane, wait).await) {
                 return self.give_back(queue);
             }
             let mut chunk: Vec<Item> = queue.drain(..chunk_len(&queue, size.limit)).collect();
@@ -154,7 +153,6 @@ impl<S: Store> Shared<S> {
                     if error.kind == StoreErrorKind::Conflict && faults > CONFLICTS_BEFORE_SMALLER {
                         size.limit = (chunk.len() / 2).max(1);
                     }
-                    let lane = chunk[0].lane;
                     prepend(&mut queue, chunk);
                     if !self.sleep_for_store(lane, wait, error.kind).await {
                         return self.give_back(queue);
@@ -203,7 +201,7 @@ impl<S: Store> Shared<S> {
             }
         } else {
             chunk[at].alone = None;
-            chunk[at].dead = Some(given_up(run.failure, attempts));
+            chunk[at].dead = Some(run.failure);
             prepend(queue, chunk);
         }
     }
@@ -243,6 +241,10 @@ impl<S: Store> Shared<S> {
             }
             None => std::future::pending().await,
         }
+    }
+
+    fn is_cancelled(&self, lane: Lane) -> bool {
+        self.cancels.borrow().get(&lane).is_some_and(|cancel| *cancel.borrow())
     }
 
     /// Waits; false when the lane was taken away meanwhile.
@@ -347,14 +349,6 @@ fn defer(queue: &mut VecDeque<Item>, chunk: Vec<Item>, culprit: usize) {
     }
     others.extend(apart);
     *queue = others;
-}
-
-fn given_up(failure: Failure, attempts: u32) -> Failure {
-    if attempts <= 1 {
-        return failure;
-    }
-    let reason = Reason::new(&format!("{} (attempt {attempts})", failure.reason.as_str()));
-    Failure { reason, ..failure }
 }
 
 fn backoff_for(kind: StoreErrorKind) -> Backoff {
