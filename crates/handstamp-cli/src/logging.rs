@@ -4,22 +4,27 @@ use crate::exit::CliError;
 use crate::output::live;
 use crate::redact;
 use std::io::{self, IsTerminal, Write};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Starts logging.
 ///
 /// # Errors
 /// The level or filter is none.
 pub(crate) fn start(filter: &str) -> Result<(), CliError> {
-    let parsed = EnvFilter::try_new(filter).map_err(|_| {
+    // Levels by target. Filters by span fields would bring regular expressions into every small build.
+    let parsed: Targets = filter.parse().map_err(|_| {
         CliError::usage(format!("--log: {filter:?} is no level"))
             .hint("use off, error, warn, info, debug or trace")
     })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(parsed)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(Stderr)
-        .with_ansi(io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+        .with_ansi(io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(parsed)
         .try_init()
         .map_err(|error| CliError::new(crate::exit::Exit::Unexpected, format!("logging: {error}")))
 }
