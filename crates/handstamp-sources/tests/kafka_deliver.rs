@@ -89,3 +89,38 @@ fn a_held_lane_gets_nothing_and_the_others_go_on_and_polling_does_too() {
     engine.close();
     assert_eq!(place.committed_sum(), 1000);
 }
+
+#[test]
+fn offsets_lag_by_commit_every_and_follow_at_once_on_hold_and_close() {
+    let place = Place::new("every", 1);
+    place.produce(1, 0, 100);
+    let mut engine = Engine::start(place.options().with_commit_every(std::time::Duration::from_secs(3600)));
+    engine.ack = false;
+    engine.until("all", |e| e.got.len() == 100);
+    engine.settle(&engine.got[..10]);
+    engine.until("the first commit, which waits for nothing", |e| e.settled_as(Settled::Done) == 10);
+    engine.settle(&engine.got[10..20]);
+    engine.go_on_for(std::time::Duration::from_millis(500));
+    assert_eq!(place.committed()[&0], 10, "held back");
+    engine.send(Command::Hold(engine.got[0].lane));
+    engine.until("committed by the hold", |e| e.settled_as(Settled::Done) == 20);
+    engine.settle(&engine.got[20..30]);
+    let engine = engine.close();
+    assert_eq!(engine.settled_as(Settled::Done), 30);
+    assert_eq!(place.committed()[&0], 30);
+}
+
+#[test]
+fn without_commit_every_each_settle_is_committed_by_itself() {
+    let place = Place::new("at-once", 1);
+    place.produce(1, 0, 20);
+    let mut engine = Engine::start(place.options().with_commit_every(std::time::Duration::ZERO));
+    engine.ack = false;
+    engine.until("all", |e| e.got.len() == 20);
+    for n in 0..20 {
+        engine.settle(&engine.got[n..=n]);
+        engine.until("answered", |e| e.settled_as(Settled::Done) == n + 1);
+    }
+    assert_eq!(place.committed()[&0], 20);
+    engine.close();
+}

@@ -129,6 +129,7 @@ pub struct Engine {
     pub late: Vec<Delivery>,
     pub settled: Vec<(Lane, DeliveryTag, Settled)>,
     pub notices: Vec<Notice>,
+    /// Lanes whose end was reached at least once; control and deliveries are not in step.
     pub caught_up: BTreeSet<Lane>,
     pub lag: HashMap<Lane, u64>,
     pub revoking: Vec<Vec<Lane>>,
@@ -246,7 +247,6 @@ impl Engine {
                     self.late.extend(batch);
                     return true;
                 }
-                self.caught_up.remove(&batch[0].lane);
                 if self.ack {
                     self.settle(&batch);
                 }
