@@ -1,0 +1,327 @@
+//! One schedule: a workload, members that come, go and die, faults, and the invariants.
+
+mod workload;
+
+use handstamp_core::consumer::Order;
+use handstamp_core::decide::Policy;
+use handstamp_core::delivery::Settled;
+use handstamp_core::invariants::counts_reconcile;
+use handstamp_core::retry::RetryPolicy;
+use handstamp_core::{
+    Consumer, ConsumerName, ConsumerOptions, Identity, Report, RunError, Source, StoreErrorKind,
+};
+use handstamp_testkit::fakes::{LogBroker, MemoryStore, QueueBroker, StorePoint};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, LocalSet};
+use workload::{Expected, Workload};
+
+const GROUP: &str = "group";
+const PARTITIONS: usize = 3;
+const STEPS: usize = 60;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Log,
+    Lease,
+    Ack,
+}
+
+/// A small generator (splitmix): the same schedule for the same seed.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        usize::try_from((z ^ (z >> 31)) % bound as u64).unwrap()
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    fn millis(&mut self, bound: usize) -> Duration {
+        Duration::from_millis(self.below(bound) as u64)
+    }
+}
+
+enum Broker {
+    Log(LogBroker),
+    Queue(QueueBroker),
+}
+
+impl Broker {
+    fn new(kind: Kind) -> Self {
+        match kind {
+            Kind::Log => Self::Log(LogBroker::new("credits", PARTITIONS)),
+            Kind::Lease => Self::Queue(QueueBroker::with_lease("credits", Duration::from_secs(1))),
+            Kind::Ack => Self::Queue(QueueBroker::without_lease("credits")),
+        }
+    }
+
+    fn publish(&self, expected: &mut Expected, random: &mut Random) {
+        match self {
+            Self::Log(log) => {
+                let partition = expected.at_partition(PARTITIONS);
+                if random.below(5) == 0 {
+                    log.skip_offsets(partition, 3);
+                }
+                expected.offset = log.publish(partition, expected.payload.clone()).unwrap();
+                expected.partition = partition;
+            }
+            Self::Queue(queue) => {
+                expected.offset = i64::try_from(queue_length(expected)).unwrap();
+                queue.publish(expected.payload.clone());
+            }
+        }
+    }
+
+    fn source(&self) -> Box<dyn Source> {
+        match self {
+            Self::Log(log) => Box::new(log.source(GROUP)),
+            Self::Queue(queue) => Box::new(queue.source()),
+        }
+    }
+
+    fn is_settled(&self, expected: &Expected) -> bool {
+        match self {
+            Self::Log(log) => log.committed(GROUP, expected.partition).is_some_and(|at| at > expected.offset),
+            Self::Queue(queue) => queue.is_settled(usize::try_from(expected.offset).unwrap()),
+        }
+    }
+
+    fn set_away(&self, away: bool) {
+        match self {
+            Self::Log(log) => log.set_away(away),
+            Self::Queue(queue) => queue.set_away(away),
+        }
+    }
+
+    fn disturb(&self, random: &mut Random) {
+        match self {
+            Self::Log(log) => match random.below(10) {
+                0..=4 => log.rebalance(GROUP),
+                5..=6 => log.evict_all(GROUP),
+                7..=8 => log.refuse_commits(GROUP, &[random.one_of(&[Settled::Unknown, Settled::Failed]); 3]),
+                _ => log.rewind(GROUP),
+            },
+            Self::Queue(queue) => queue.cut_connections(),
+        }
+    }
+}
+
+fn queue_length(expected: &Expected) -> usize {
+    expected.number
+}
+
+struct Member {
+    stop: Option<oneshot::Sender<()>>,
+    run: JoinHandle<Result<Report, RunError>>,
+}
+
+struct Schedule {
+    kind: Kind,
+    random: Random,
+    broker: Broker,
+    store: MemoryStore,
+    workload: Rc<Workload>,
+    members: Vec<Member>,
+    name: ConsumerName,
+    /// A rewind takes settled positions back; what was settled then stays durable all the same.
+    reports: Vec<Report>,
+}
+
+impl Schedule {
+    fn new(kind: Kind, seed: u64) -> Self {
+        let mut random = Random(seed);
+        let broker = Broker::new(kind);
+        let mut workload = Workload::new(&mut random, 200);
+        for expected in &mut workload.all {
+            broker.publish(expected, &mut random);
+        }
+        let store = MemoryStore::new();
+        store.set_latency(Duration::from_millis(2));
+        Self {
+            kind,
+            random,
+            broker,
+            store,
+            workload: Rc::new(workload),
+            members: vec![],
+            name: ConsumerName::new("wallet").unwrap(),
+            reports: vec![],
+        }
+    }
+
+    fn start_member(&mut self) {
+        let retry = RetryPolicy { max_attempts: 3, wait: Duration::from_millis(5) };
+        let options = ConsumerOptions {
+            batch_max: 1 + self.random.below(40),
+            concurrency: 1 + self.random.below(3),
+            policy: Policy { retry, ..Policy::default() },
+            order: Order::Partition,
+            ..ConsumerOptions::default()
+        };
+        let handler = self.workload.handler();
+        let consumer = Consumer::builder(self.name.clone())
+            .boxed_source(self.broker.source(), Identity::Key)
+            .store(self.store.clone())
+            .handler(handler)
+            .options(options);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let run = tokio::task::spawn_local(async move {
+            let stopped = async {
+                // A dropped sender is a dead process, which stops nothing.
+                if stopped.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            consumer.run_local(stopped).await
+        });
+        self.members.push(Member { stop: Some(stop), run });
+    }
+
+    /// Asks a member to stop and takes its report.
+    async fn stop_member(&mut self, at: usize) {
+        let mut member = self.members.remove(at);
+        member.stop.take().unwrap().send(()).unwrap();
+        let report = member.run.await.expect("a member must not panic");
+        let report = report.unwrap_or_else(|error| panic!("a member ended with {error:?}"));
+        counts_reconcile(&report.counts).unwrap();
+        assert_eq!(report.counts.pending(), 0, "I2: {:?}", report.counts);
+        self.reports.push(report);
+    }
+
+    /// Kills a member wherever it is.
+    async fn kill_member(&mut self, at: usize) {
+        let member = self.members.remove(at);
+        member.run.abort();
+        if let Err(error) = member.run.await {
+            assert!(error.is_cancelled(), "a member must not panic");
+        }
+    }
+
+    async fn step(&mut self) {
+        let pause = self.random.millis(60);
+        tokio::time::sleep(pause).await;
+        match self.random.below(16) {
+            0..=1 if self.members.len() < 3 => self.start_member(),
+            2 if !self.members.is_empty() => {
+                let at = self.random.below(self.members.len());
+                self.stop_member(at).await;
+            }
+            3..=4 if !self.members.is_empty() => {
+                let at = self.random.below(self.members.len());
+                self.kill_member(at).await;
+            }
+            5..=7 => self.broker.disturb(&mut self.random),
+            8 => {
+                self.broker.set_away(true);
+                let away = self.random.millis(3_000);
+                tokio::time::sleep(away).await;
+                self.broker.set_away(false);
+            }
+            9 => {
+                self.store.set_away(true);
+                let away = self.random.millis(3_000);
+                tokio::time::sleep(away).await;
+                self.store.set_away(false);
+            }
+            10 => self.store.restart(),
+            11..=14 => self.fail_store(),
+            _ => {}
+        }
+        self.check();
+    }
+
+    fn fail_store(&mut self) {
+        use StorePoint::*;
+        let point =
+            self.random.one_of(&[Begin, Begin, Record, Commit, Commit, CommitThenLost, CommitThenLost]);
+        let kinds = match point {
+            // Whatever the answer says, it did not come from a rollback.
+            CommitThenLost => vec![StoreErrorKind::Unavailable],
+            Begin => {
+                use StoreErrorKind::*;
+                vec![Unavailable, Conflict, Timeout, SchemaMismatch]
+            }
+            _ => vec![StoreErrorKind::Unavailable, StoreErrorKind::Conflict, StoreErrorKind::Timeout],
+        };
+        for _ in 0..1 + self.random.below(4) {
+            self.store.fail_next(point, self.random.one_of(&kinds));
+        }
+    }
+
+    /// What holds at every moment.
+    fn check(&self) {
+        let counters = self.store.counters();
+        let dead = self.store.dead_letters(&self.name);
+        self.workload.check_effects(&counters);
+        self.workload.check_dead_letters(&dead);
+        for expected in self.workload.all.iter().filter(|expected| self.broker.is_settled(expected)) {
+            assert!(
+                expected.is_durable(&self.store, &self.name, &dead),
+                "I3: {} of {expected:?} is settled and not durable",
+                expected.number
+            );
+        }
+    }
+
+    /// Everything is calm again: all must come to its end.
+    async fn finish(&mut self) {
+        self.store.clear_faults();
+        while !self.members.is_empty() {
+            self.stop_member(0).await;
+        }
+        self.start_member();
+        for _ in 0..6_000 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if self.workload.all.iter().all(|expected| self.broker.is_settled(expected)) {
+                break;
+            }
+        }
+        self.stop_member(0).await;
+        self.check();
+        let open = self.workload.all.iter().filter(|expected| !self.broker.is_settled(expected)).count();
+        assert_eq!(open, 0, "I4: messages that never came to an end");
+        self.workload.check_end(&self.store.counters(), &self.store.dead_letters(&self.name));
+        if self.kind == Kind::Log {
+            self.workload.check_order(&self.store.counters());
+        }
+    }
+}
+
+fn paused(body: impl Future<Output = ()>) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    LocalSet::new().block_on(&runtime, body);
+}
+
+pub(crate) fn run_schedule(kind: Kind, seed: u64) {
+    println!("{kind:?}, seed {seed}");
+    paused(async {
+        let mut schedule = Schedule::new(kind, seed);
+        schedule.start_member();
+        for _ in 0..STEPS {
+            schedule.step().await;
+        }
+        schedule.finish().await;
+    });
+}
+
+pub(crate) fn run_quietly(kind: Kind) {
+    paused(async {
+        let mut schedule = Schedule::new(kind, 1);
+        schedule.finish().await;
+        let counts = schedule.reports[0].counts;
+        assert_eq!(counts.received, schedule.workload.all.len() as u64);
+        assert_eq!(counts.applied, schedule.workload.good_ids() as u64);
+        assert_eq!(counts.dead_letter_rows, schedule.store.dead_letters(&schedule.name).len() as u64);
+        assert_eq!(counts.dead_letter_rows, counts.dead_lettered + counts.id_reused);
+        assert_eq!(counts.released, 0);
+    });
+}
