@@ -299,6 +299,22 @@ mod tests {
         }
 
         #[test]
+        fn fields_can_be_read_back_from_the_id(parts in parts()) {
+            // What can be read back without loss cannot meet another list.
+            let id = joined(&parts);
+            let document = Document::parse(id.as_bytes()).unwrap();
+            for (at, expected) in parts.iter().enumerate() {
+                let node = document.at(&pointer(&format!("/{at}"))).unwrap().unwrap();
+                let read = match node.kind() {
+                    Kind::String => Part::Text(node.text().unwrap().into_owned()),
+                    _ => Part::Token(node.raw().to_owned()),
+                };
+                prop_assert_eq!(&read, expected);
+            }
+            prop_assert_eq!(document.at(&pointer("/2")).unwrap(), None);
+        }
+
+        #[test]
         fn any_record_is_answered(body in proptest::collection::vec(any::<u8>(), 0..40)) {
             for rule in [Identity::Field(pointer("/id")), Identity::Fields(vec![pointer("/id"), pointer("")])] {
                 let _ = rule.message_id(&record(Some(&body)));
