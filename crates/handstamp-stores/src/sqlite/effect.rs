@@ -272,9 +272,10 @@ impl EffectFault {
     }
 }
 
-/// An effect that failed: which effect, which message, why.
+/// An effect that failed: which effect, which message, why. Its text names the effect and the reason; the
+/// message stands beside it wherever it is kept or logged, so that equal reasons are equal texts.
 #[derive(Debug, thiserror::Error)]
-#[error("effect {effect}, message {index} of the batch ({message}), {class}{code}", code = shown_code(.source), class = .source.class().as_str())]
+#[error("effect {effect}{code}", code = shown_code(.source))]
 pub struct EffectFailure {
     /// The effect's number, from 1.
     pub effect: usize,
