@@ -146,19 +146,21 @@ pub(crate) struct Options {
     pub(crate) pairs: usize,
     pub(crate) quick: bool,
     pub(crate) only: Option<String>,
+    messages: Option<u64>,
     out: Option<PathBuf>,
 }
 
 impl Options {
     /// Reads the options behind a program's name.
     pub(crate) fn parse(args: &[String]) -> Res<Self> {
-        let mut options = Self { pairs: 0, quick: false, only: None, out: None };
+        let mut options = Self { pairs: 0, quick: false, only: None, messages: None, out: None };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
             match arg.as_str() {
                 "--quick" => options.quick = true,
                 "--pairs" => options.pairs = value()?.parse()?,
+                "--messages" => options.messages = Some(value()?.parse()?),
                 "--only" => options.only = Some(value()?.clone()),
                 "--out" => options.out = Some(value()?.into()),
                 _ => return Err(format!("unknown option {arg}").into()),
@@ -167,15 +169,16 @@ impl Options {
         if options.pairs == 0 {
             options.pairs = if options.quick { 1 } else { 9 };
         }
-        if !options.quick && options.only.is_none() && options.out.is_none() {
+        let whole = options.only.is_none() && options.messages.is_none();
+        if !options.quick && whole && options.out.is_none() {
             options.out = Some(results_dir());
         }
         Ok(options)
     }
 
-    /// `full`, or `quick` when the run is only a smoke run.
+    /// `full`, or `quick` when the run is only a smoke run, unless the command line says how many.
     pub(crate) fn count(&self, full: u64, quick: u64) -> u64 {
-        if self.quick { quick } else { full }
+        self.messages.unwrap_or(if self.quick { quick } else { full })
     }
 }
 

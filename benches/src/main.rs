@@ -41,10 +41,11 @@ use harness::{Options, Res};
 use std::io::Write;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: handstamp-benches NAME [--pairs N] [--quick] [--out DIR] [--only SIDE]
-       handstamp-benches all [--pairs N] [--quick] [--out DIR]
+const USAGE: &str =
+    "usage: handstamp-benches NAME|all [--pairs N] [--quick] [--messages N] [--only SIDE] [--out DIR]
        handstamp-benches report [--check]
---quick takes few messages and pairs and writes nothing unless --out is given.
+--quick takes few messages and one pair. Without --quick, --messages and --only the raw results go to
+benches/results, otherwise only to --out.
 HANDSTAMP_TEST_KAFKA and HANDSTAMP_TEST_POSTGRES name the servers (scripts/services env).
 names:";
 

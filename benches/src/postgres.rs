@@ -128,6 +128,26 @@ impl Database {
         Ok(())
     }
 
+    /// Fails unless what was applied so far was applied once, and all that was settled is applied; for a
+    /// consumer that was killed at work.
+    pub(crate) fn check_so_far(&self, settled: u64) -> Res<()> {
+        self.settle_counters()?;
+        let row = self.runtime.block_on(self.client.query_one(
+            "SELECT count(*), count(DISTINCT event_id), (SELECT count(*) FROM handstamp.inbox),
+                    coalesce(sum(amount), 0)::int8, (SELECT sum(balance)::int8 FROM accounts)
+             FROM ledger",
+            &[],
+        ))?;
+        let found: [i64; 5] =
+            [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?];
+        let [rows, ids, inbox, amounts, balances] = found;
+        if rows != ids || rows != inbox || amounts != balances || rows < i64::try_from(settled)? {
+            let what = "ledger rows, distinct ids, inbox rows, amounts, balances";
+            return Err(format!("{what}: {found:?}, {settled} settled").into());
+        }
+        Ok(())
+    }
+
     /// The counters as they are now.
     pub(crate) fn counters(&self) -> Res<Counters> {
         let commits = "SELECT xact_commit FROM pg_stat_database WHERE datname = $1";

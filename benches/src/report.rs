@@ -123,7 +123,9 @@ fn section(text: &mut String, results: &Results) -> Res<()> {
                 .filter_map(|round: &BTreeMap<String, Sample>| round.get(&side)?.values.get(*column).copied())
                 .collect();
             match spread(&numbers) {
-                Some((median, min, max)) if *column == "rate" || *column == "ms_per_claim" => {
+                Some((median, min, max))
+                    if matches!(*column, "rate" | "ms_per_claim" | "start_ms" | "vm_hwm_mb") =>
+                {
                     write!(text, " {} ({}–{}) |", plain(median), plain(min), plain(max))?;
                 }
                 Some((median, _, _)) => write!(text, " {} |", plain(median))?,
@@ -147,8 +149,8 @@ const COLUMNS: [(&str, &str); 12] = [
     ("wal_bytes_per_message", "WAL B/msg"),
     ("cpu_us_per_message", "own CPU µs/msg"),
     ("written_bytes_per_message", "B written/msg"),
-    ("vm_hwm_mb", "VmHWM MB"),
-    ("start_ms", "exec to first poll ms"),
+    ("vm_hwm_mb", "VmHWM MB, median (min–max)"),
+    ("start_ms", "exec to assigned ms, median (min–max)"),
     ("seconds", "seconds"),
 ];
 

@@ -1,7 +1,8 @@
 //! The engine under seeded schedules: three kinds of broker, a store, and everything that can go wrong
 //! with them, on a paused clock. The invariants are asserted after each step, not only at the end.
 //!
-//! A failure names its seed; the same seed gives the same schedule.
+//! A failure names its seed: the same seed gives the same messages and faults. The waits of the engine
+//! itself have a jitter of their own, so that a schedule can still differ from run to run.
 
 mod schedule;
 

@@ -48,7 +48,9 @@ fn tests() -> BTreeMap<String, bool> {
             in_list |= TEST_LISTS.iter().any(|list| line.starts_with(list));
             if in_list {
                 let names = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-                all.extend(names.filter(|name| name.len() > 3).map(|name| (format!("{relative}::{name}"), false)));
+                all.extend(
+                    names.filter(|name| name.len() > 3).map(|name| (format!("{relative}::{name}"), false)),
+                );
                 in_list = !line.starts_with([')', '}']);
             }
             is_test |= ["#[test]", "#[tokio::test", "proptest!"].iter().any(|start| line.starts_with(start));
@@ -60,7 +62,6 @@ fn tests() -> BTreeMap<String, bool> {
                 .strip_prefix("fn ")
                 .and_then(|rest| rest.split(['(', '<']).next());
             if let Some(name) = name {
-
                 if is_test {
                     all.insert(format!("{relative}::{name}"), ignored);
                 }
@@ -108,14 +109,21 @@ fn stores_and_sources_mirror_their_names() {
             .filter(|name| name.ends_with(".rs"))
             .collect()
     };
-    for name in ["config.rs", "inbox.rs", "store.rs", "effect.rs", "failure.rs", "migrate.rs", "classify.rs"] {
+    for name in ["config.rs", "inbox.rs", "store.rs", "effect.rs", "failure.rs", "migrate.rs", "classify.rs"]
+    {
         for store in ["sqlite", "postgres"] {
-            assert!(names(&format!("crates/handstamp-stores/src/{store}")).contains(name), "{store} lacks {name}");
+            assert!(
+                names(&format!("crates/handstamp-stores/src/{store}")).contains(name),
+                "{store} lacks {name}"
+            );
         }
     }
     for name in ["config.rs", "source.rs", "sink.rs"] {
         for source in ["file", "kafka"] {
-            assert!(names(&format!("crates/handstamp-sources/src/{source}")).contains(name), "{source} lacks {name}");
+            assert!(
+                names(&format!("crates/handstamp-sources/src/{source}")).contains(name),
+                "{source} lacks {name}"
+            );
         }
     }
 }
@@ -181,7 +189,8 @@ fn the_words_are_used_precisely() {
         }
         for (at, line) in read(&path).lines().enumerate() {
             let lower = line.to_lowercase();
-            let Some(found) = lower.find("exactly-once").or_else(|| lower.find("exactly once delivery")) else {
+            let Some(found) = lower.find("exactly-once").or_else(|| lower.find("exactly once delivery"))
+            else {
                 continue;
             };
             // Quoted, it is the words of others that are spoken about.

@@ -13,6 +13,7 @@ use handstamp_core::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -69,6 +70,7 @@ impl Source for LogSource {
             late: vec![],
             turn: 0,
             revoke_until: None,
+            commit_again: false,
         };
         tokio::spawn(member.serve(port.deliveries, port.commands, changed));
         Ok(())
@@ -86,7 +88,12 @@ struct Member {
     late: Vec<NamedLane>,
     turn: u32,
     revoke_until: Option<Instant>,
+    /// A commit was refused: it is tried again soon.
+    commit_again: bool,
 }
+
+/// How soon a refused commit is tried again.
+const COMMIT_AGAIN: Duration = Duration::from_millis(200);
 
 struct Owned {
     lane: Lane,
@@ -133,6 +140,7 @@ impl Member {
                     }
                 },
                 _ = changed.changed() => {}
+                () = tokio::time::sleep(COMMIT_AGAIN), if self.commit_again => {}
                 () = tokio::time::sleep(LATE), if !late.is_empty() => self.settle(&std::mem::take(&mut late)),
                 () = tokio::time::sleep_until(revoke_until), if self.revoke_until.is_some() => {
                     let lanes = self.owned.values().filter(|o| o.revoking).map(|o| o.lane).collect();
@@ -344,7 +352,13 @@ impl Member {
     }
 
     /// Commits every position that moved; answers a refusal.
-    fn commit(&self) -> Option<Settled> {
+    fn commit(&mut self) -> Option<Settled> {
+        let refused = self.try_commit();
+        self.commit_again = refused.is_some();
+        refused
+    }
+
+    fn try_commit(&self) -> Option<Settled> {
         let mut state = self.shared.lock();
         if state.away {
             return Some(Settled::Unknown);

@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Ack,
 }
 
-/// A small generator (splitmix): the same schedule for the same seed.
+/// A small generator (splitmix): the same faults for the same seed.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -139,7 +139,7 @@ impl Schedule {
     fn new(kind: Kind, seed: u64) -> Self {
         let mut random = Random(seed);
         let broker = Broker::new(kind);
-        let mut workload = Workload::new(&mut random, 200);
+        let mut workload = Workload::new(&mut random, 200, kind == Kind::Log);
         for expected in &mut workload.all {
             broker.publish(expected, &mut random);
         }

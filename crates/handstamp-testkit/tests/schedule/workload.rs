@@ -80,7 +80,9 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    pub(crate) fn new(random: &mut Random, count: usize) -> Self {
+    /// Without order nobody can say which of two bodies under one id comes first, so `reuse` is for
+    /// sources with order.
+    pub(crate) fn new(random: &mut Random, count: usize, reuse: bool) -> Self {
         let mut all: Vec<Expected> = vec![];
         let mut roles = HashMap::new();
         for number in 0..count {
@@ -88,7 +90,7 @@ impl Workload {
             let earlier = (!earlier.is_empty()).then(|| earlier[random.below(earlier.len())].clone());
             let role = match random.below(24) {
                 0..=3 if earlier.is_some() => Role::Copy,
-                4 if earlier.is_some() => Role::Reused,
+                4 if earlier.is_some() && reuse => Role::Reused,
                 5 => Role::Rejected,
                 6 => Role::Failing,
                 7 => Role::Statement,
