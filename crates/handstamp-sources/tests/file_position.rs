@@ -1,5 +1,12 @@
 //! Where a file is read on: after any cut, growth, truncation or replacement, nothing is lost.
 #![cfg(feature = "file")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests: a panic is the failure report"
+)]
 
 use handstamp_core::source::PortLimits;
 use handstamp_core::{

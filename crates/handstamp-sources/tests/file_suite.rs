@@ -1,5 +1,12 @@
 //! The file source and the file sink keep the rules of every source and sink.
 #![cfg(feature = "file")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests: a panic is the failure report"
+)]
 
 use handstamp_core::{ConsumerName, Source};
 use handstamp_sources::file::{FileOptions, FileSink, FileSource};

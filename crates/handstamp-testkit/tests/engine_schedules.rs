@@ -4,6 +4,14 @@
 //! A failure names its seed: the same seed gives the same messages and faults. The waits of the engine
 //! itself have a jitter of their own, so that a schedule can still differ from run to run.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests: a panic is the failure report"
+)]
+
 mod schedule;
 
 use schedule::{Kind, run_schedule};

@@ -3,6 +3,14 @@
 //! `honesty.toml` says which cases each broken fake fails: its own, and at most three others. A fault
 //! that a kind of fake cannot have is not listed there, and must then fail nothing.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests: a panic is the failure report"
+)]
+
 use handstamp_testkit::fakes::{LogHarness, MemoryHarness, QueueHarness, SourceBreak, StoreBreak};
 use handstamp_testkit::{CaseFailure, CaseResult, source_suite, store_suite};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! The rules every source keeps. A driver gives a harness and one macro call:
 //!
-//! ```ignore
+//! ```text
 //! handstamp_testkit::source_suite!(MyHarness::new().await);          // real time
 //! handstamp_testkit::source_suite!(paused: MyHarness::new());        // plain tasks, paused clock
 //! ```

@@ -1,6 +1,6 @@
 //! The rules every store keeps. A driver gives a harness and one macro call:
 //!
-//! ```ignore
+//! ```text
 //! handstamp_testkit::store_suite!(MyHarness::new().await);          // several threads, real time
 //! handstamp_testkit::store_suite!(paused: MyHarness::new());        // in memory, paused clock
 //! ```
