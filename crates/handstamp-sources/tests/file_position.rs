@@ -72,7 +72,7 @@ impl Place {
 
     /// Reads to the end and settles the first so many deliveries.
     async fn run(&self, settle: usize) -> Seen {
-        self.start().unwrap().to_the_end(settle).await
+        self.start().unwrap().run_to_the_end(settle).await
     }
 
     fn sidecar(&self) -> PathBuf {
@@ -97,7 +97,7 @@ fn start(path: &Path, state: Option<&Path>) -> Result<Running, SourceError> {
 }
 
 impl Running {
-    async fn to_the_end(mut self, settle: usize) -> Seen {
+    async fn run_to_the_end(mut self, settle: usize) -> Seen {
         let mut seen = Seen::default();
         while !seen.caught_up {
             tokio::select! {
@@ -243,7 +243,7 @@ async fn a_second_reader_of_the_same_consumer_is_refused_until_the_first_is_gone
     let link = place.folder.path().join("link.jsonl");
     std::os::unix::fs::symlink(&place.file, &link).unwrap();
     assert_eq!(start(&link, Some(&place.state())).err().unwrap().kind, SourceErrorKind::Locked);
-    first.to_the_end(0).await;
+    first.run_to_the_end(0).await;
     assert_eq!(place.run(0).await.lines(), all_lines());
 }
 
