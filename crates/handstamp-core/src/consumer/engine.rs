@@ -275,7 +275,8 @@ impl<S: Store> Engine<S> {
         if let Some(batch) = batch {
             self.route(batch);
         }
-        if caught_up.is_empty() {
+        // Once stopping, nothing is looked for: what is given back may be handed over again at once.
+        if caught_up.is_empty() || self.stop.is_some() || self.error.is_some() {
             return;
         }
         loop {
