@@ -231,19 +231,20 @@ impl Reason {
     /// character's end.
     #[must_use]
     pub fn new(text: &str) -> Self {
+        let limit = Self::MAX_BYTES - '…'.len_utf8();
         let mut out = String::with_capacity(text.len().min(Self::MAX_BYTES));
         for c in text.chars() {
-            let mut buffer = [0; 4];
-            let piece = if c.is_control() && c != '\n' && c != '\t' {
-                c.escape_default().to_string()
+            let before = out.len();
+            if c.is_control() && c != '\n' && c != '\t' {
+                out.extend(c.escape_default());
             } else {
-                c.encode_utf8(&mut buffer).to_owned()
-            };
-            if out.len() + piece.len() > Self::MAX_BYTES - '…'.len_utf8() {
+                out.push(c);
+            }
+            if out.len() > limit {
+                out.truncate(before);
                 out.push('…');
                 break;
             }
-            out.push_str(&piece);
         }
         Self(out)
     }

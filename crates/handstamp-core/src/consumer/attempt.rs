@@ -228,25 +228,25 @@ fn sole(handled: &[usize]) -> Option<usize> {
 }
 
 fn dead_letters(chunk: &[Item], plans: &[Plan]) -> Vec<DeadLetter> {
-    let unexplained = Failure {
-        class: FailureClass::Failed,
-        code: None,
-        reason: Reason::new("the store did not answer this message's claim"),
-    };
-    let reused = Failure {
-        class: FailureClass::IdReused,
-        code: None,
-        reason: Reason::new("the id is known with another body"),
-    };
-    chunk
-        .iter()
-        .zip(plans)
+    let planned = chunk.iter().zip(plans);
+    planned
         .filter_map(|(item, plan)| match plan {
-            Plan::Record => Some(item.dead_letter(item.dead.as_ref().unwrap_or(&unexplained))),
-            Plan::RecordReused => Some(item.dead_letter(&reused)),
+            Plan::Record => Some(match &item.dead {
+                Some(failure) => item.dead_letter(failure),
+                None => {
+                    item.dead_letter(&failure(FailureClass::Failed, "the store did not answer its claim"))
+                }
+            }),
+            Plan::RecordReused => {
+                Some(item.dead_letter(&failure(FailureClass::IdReused, "the id is known with another body")))
+            }
             _ => None,
         })
         .collect()
+}
+
+fn failure(class: FailureClass, reason: &str) -> Failure {
+    Failure { class, code: None, reason: Reason::new(reason) }
 }
 
 fn after_store_error(error: StoreError) -> Attempt {

@@ -15,6 +15,7 @@
 use super::binding::{TextParameter, encode, shown, unsupported};
 use super::classify::store_error;
 use super::connect::Slot;
+use super::flight::{Flight, Place};
 use super::pipeline::in_order;
 use super::store::{PostgresStore, Tx};
 use crate::effect::{BindError, CompiledEffect, EffectSpec, ExpectRows, MessageView};
@@ -27,10 +28,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use tokio_postgres::{Client, Statement};
 
-/// Statements sent before the first of them is answered.
-const IN_FLIGHT_MAX: usize = 1000;
-/// Bytes of parameters sent before the first of them is answered.
-const IN_FLIGHT_BYTES_MAX: usize = 4 << 20;
+/// Messages whose statements are made before the connection sends them.
+const YIELD_EVERY: usize = 16;
 
 /// Declared effects as a batch handler.
 pub struct SqlEffects {
@@ -230,42 +229,42 @@ impl Effect {
     }
 }
 
-/// Statements ready to be sent, each with its message's place in the batch and its effect's number.
-#[derive(Default)]
-struct Flight {
-    statements: Vec<(usize, usize, Vec<TextParameter>)>,
-    bytes: usize,
-}
-
-impl Flight {
-    fn is_full(&self) -> bool {
-        self.statements.len() >= IN_FLIGHT_MAX || self.bytes >= IN_FLIGHT_BYTES_MAX
-    }
-
-    fn push(&mut self, message: usize, effect: usize, parameters: Vec<TextParameter>) {
-        self.bytes += parameters.iter().map(TextParameter::len).sum::<usize>();
-        self.statements.push((message, effect, parameters));
-    }
-}
-
 impl SqlEffects {
-    /// Sends a flight, reads every answer, and reports the first that is wrong.
-    async fn fly(&self, client: &Client, prepared: &[Statement], flight: Flight) -> Result<(), BatchError> {
-        let sent = flight
-            .statements
-            .iter()
-            .map(|(_, effect, parameters)| client.execute_raw(&prepared[*effect], parameters))
-            .collect();
-        let answers = in_order(sent).await;
-        for ((message, effect, _), answer) in flight.statements.iter().zip(answers) {
-            let effect = &self.effects[*effect];
-            let outcome = match answer {
-                Ok(rows) => effect.check_rows(rows),
-                Err(error) => Err(HandlerError::from(effect.failed(error))),
-            };
-            outcome.map_err(|error| BatchError { culprit: Some(*message), error })?;
+    /// Sends every statement of the batch, reading answers as the window fills.
+    async fn send_all<'a>(
+        &self,
+        client: &'a Client,
+        prepared: &'a [Statement],
+        batch: &[Message],
+        flight: &mut Flight<'a>,
+    ) -> Result<(), BatchError> {
+        for (message, of_message) in batch.iter().enumerate() {
+            let parameters = self
+                .parameters(prepared, of_message)
+                .map_err(|error| BatchError { culprit: Some(message), error })?;
+            for ((effect, statement), parameters) in prepared.iter().enumerate().zip(parameters) {
+                if flight.is_full()
+                    && let Some(landed) = flight.land().await
+                {
+                    self.judge(landed)?;
+                }
+                flight.send(client, statement, Place { message, effect }, parameters).await;
+            }
+            if message % YIELD_EVERY == YIELD_EVERY - 1 {
+                // The connection's task shares this thread: it sends, and the server works meanwhile.
+                tokio::task::yield_now().await;
+            }
         }
         Ok(())
+    }
+
+    fn judge(&self, (place, answer): (Place, Result<u64, tokio_postgres::Error>)) -> Result<(), BatchError> {
+        let effect = &self.effects[place.effect];
+        let outcome = match answer {
+            Ok(rows) => effect.check_rows(rows),
+            Err(error) => Err(HandlerError::from(effect.failed(error))),
+        };
+        outcome.map_err(|error| BatchError { culprit: Some(place.message), error })
     }
 }
 
@@ -273,18 +272,17 @@ impl BatchHandler<Tx> for SqlEffects {
     async fn handle_batch(&self, tx: &mut Tx, batch: &[Message]) -> Result<(), BatchError> {
         let prepared = self.prepare(tx.slot()).await?;
         let mut flight = Flight::default();
-        for (at, message) in batch.iter().enumerate() {
-            let parameters = self
-                .parameters(&prepared, message)
-                .map_err(|error| BatchError { culprit: Some(at), error })?;
-            for (effect, parameters) in parameters.into_iter().enumerate() {
-                flight.push(at, effect, parameters);
-                if flight.is_full() {
-                    self.fly(tx, &prepared, std::mem::take(&mut flight)).await?;
-                }
+        let mut outcome = self.send_all(tx, &prepared, batch, &mut flight).await;
+        // Every answer is read, also behind a failed one. The first message that failed is the culprit:
+        // a value that does not fit may be found before the answer to an earlier message.
+        while let Some(landed) = flight.land().await {
+            let place = landed.0;
+            let earlier = outcome.as_ref().err().and_then(|e| e.culprit).is_none_or(|at| place.message < at);
+            if earlier && let Err(error) = self.judge(landed) {
+                outcome = Err(error);
             }
         }
-        self.fly(tx, &prepared, flight).await
+        outcome
     }
 }
 

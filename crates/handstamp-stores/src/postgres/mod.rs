@@ -33,6 +33,7 @@ mod config;
 mod connect;
 mod effect;
 mod failure;
+mod flight;
 mod inbox;
 mod migrate;
 mod pipeline;

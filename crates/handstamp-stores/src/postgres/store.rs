@@ -1,7 +1,7 @@
 //! The `Store`: BEGIN, settings and claim in one flight; COMMIT behind a guard.
 //!
 //! Authoritative: the server. The driver shows neither transaction status nor command tag, and a bare
-//! COMMIT answers Ok after the server rolled back; so BEGIN leaves a mark (`handstamp.tx`, SET LOCAL)
+//! COMMIT answers Ok after the server rolled back; so BEGIN leaves a mark (`handstamp.tx`, local to the transaction)
 //! that the claim and the commit ask for. No mark: the transaction is not the one we opened.
 //!
 //! ```text
@@ -57,6 +57,9 @@ struct Shared {
     slots: Slots,
     claim: ClaimSql,
     commit: String,
+    /// BEGIN and its settings, up to the advisory lock: two statements, since each costs.
+    begin: String,
+    advisory_base: i64,
     exclusive: Mutex<HashMap<i16, Exclusive>>,
 }
 
@@ -114,8 +117,18 @@ impl PostgresStore {
             "SELECT 1/({GUARD})::int, CASE WHEN current_setting('synchronous_commit') = 'off' \
              THEN set_config('synchronous_commit', 'on', true) END; COMMIT"
         );
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT set_config('handstamp.tx', '1', true), \
+             set_config('lock_timeout', '{}', true), set_config('statement_timeout', '{}', true), \
+             set_config('idle_in_transaction_session_timeout', '{}', true),",
+            options.lock_timeout.as_millis(),
+            options.statement_timeout.as_millis(),
+            options.idle_in_transaction_timeout.as_millis(),
+        );
+        let advisory_base = advisory_key(b"handstamp batch", &options.schema, 0);
         let slots = Slots::new(options)?;
-        Ok(Self { shared: Arc::new(Shared { slots, claim, commit, exclusive: Mutex::default() }) })
+        let shared = Shared { slots, claim, commit, begin, advisory_base, exclusive: Mutex::default() };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// What the user said, without its secrets.
@@ -201,18 +214,10 @@ pub struct ServerFacts {
 
 impl Shared {
     fn begin_sql(&self, consumer: i16) -> String {
-        let options = &self.slots.options;
         let lock = if self.is_exclusive(consumer) { "" } else { "_shared" };
-        format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL handstamp.tx = '1'; \
-             SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = {}; \
-             SET LOCAL idle_in_transaction_session_timeout = {}; \
-             SELECT pg_advisory_xact_lock{lock}({})",
-            options.lock_timeout.as_millis(),
-            options.statement_timeout.as_millis(),
-            options.idle_in_transaction_timeout.as_millis(),
-            advisory_key(b"handstamp batch", &options.schema, consumer),
-        )
+        // The key's last two bytes are the consumer's number.
+        let key = self.advisory_base | i64::from(u16::from_be_bytes(consumer.to_be_bytes()));
+        format!("{} pg_advisory_xact_lock{lock}({key})", self.begin)
     }
 
     fn is_exclusive(&self, consumer: i16) -> bool {
