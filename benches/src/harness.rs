@@ -232,6 +232,7 @@ pub(crate) fn run(mut program: Program, options: &Options) -> Res<()> {
     if let Some(out) = &options.out {
         let mut text = serde_json::to_string_pretty(&results)?;
         text.push('\n');
+        std::fs::create_dir_all(out)?;
         std::fs::write(out.join(format!("{}.json", results.name)), text)?;
     }
     Ok(())

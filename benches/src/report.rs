@@ -57,6 +57,10 @@ fn load() -> Res<Vec<Results>> {
 
 fn render(all: &[Results]) -> Res<String> {
     let mut text = String::from(HEAD);
+    if all.is_empty() {
+        text.push_str("\nNothing is measured yet.\n");
+        return Ok(text);
+    }
     text.push_str("\n## Figures\n\n| figure | rounds | median (min–max) | bar | |\n|---|---|---|---|---|\n");
     for results in all {
         for figure in &results.figures {
@@ -200,7 +204,8 @@ mod tests {
     #[test]
     fn every_raw_result_is_of_a_known_program_and_has_whole_rounds() {
         let mut files = vec![];
-        for entry in std::fs::read_dir(results_dir()).unwrap() {
+        // No folder: nothing was measured yet.
+        for entry in std::fs::read_dir(results_dir()).into_iter().flatten() {
             files.push(entry.unwrap().file_name().to_string_lossy().into_owned());
         }
         for file in &files {
