@@ -1,5 +1,7 @@
 //! Rules of the house that a compiler does not check: sizes, mirrored names, promises that name a test.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is the failure report")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
