@@ -2,7 +2,7 @@
 //!
 //! * [`fakes`]: brokers of three kinds and a store, in memory, as plain tasks under a paused clock.
 //!   Each can be broken on purpose in one named way.
-//! * [`source_suite`], [`store_suite`], [`sink_suite`]: the rules every driver keeps, a case each. A
+//! * [`mod@source_suite`], [`mod@store_suite`], [`mod@sink_suite`]: the rules every driver keeps, a case each. A
 //!   driver's test file gives a harness and one macro call.
 //! * [`process`]: starting, waiting for and ending real processes.
 //!
