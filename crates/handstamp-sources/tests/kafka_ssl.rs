@@ -4,11 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::too_many_lines)]
 
-mod kafka_common;
+#[path = "kafka/common.rs"]
+mod common;
 
+use common::{Engine, PATIENCE, assert_each_once, block_on, env, unique};
 use handstamp_core::{Headers, Sink as _, SourceErrorKind};
 use handstamp_sources::kafka::{KafkaOptions, KafkaSink, admin, record_for};
-use kafka_common::{Engine, PATIENCE, assert_each_once, block_on, env, unique};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

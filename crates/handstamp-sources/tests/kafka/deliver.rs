@@ -1,13 +1,7 @@
 //! The Kafka source hands every record over, in order, intact, and commits only what is settled.
-#![cfg(feature = "kafka")]
-// Helpers of tests may panic as tests do.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::too_many_lines)]
 
-mod kafka_common;
-
+use crate::common::{Engine, Place, assert_each_once};
 use handstamp_core::{Command, Settled};
-use kafka_common::{Engine, Place, assert_each_once};
 
 #[test]
 fn a_thousand_messages_are_handed_over_and_settled_once_and_a_restart_goes_on_behind_them() {

@@ -1,16 +1,10 @@
 //! Whatever a producer can write arrives as it was written.
-#![cfg(feature = "kafka")]
-// Helpers of tests may panic as tests do.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::too_many_lines)]
 
-mod kafka_common;
-
+use crate::common::{Engine, LIMITS, PATIENCE, Place, assert_each_once, block_on, unique};
 use bytes::Bytes;
 use handstamp_core::source::PortLimits;
 use handstamp_core::{Header, Headers, Notice, Record, Settled, Sink as _};
 use handstamp_sources::kafka::{KafkaSink, record_for};
-use kafka_common::{Engine, LIMITS, PATIENCE, Place, assert_each_once, block_on, unique};
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use std::collections::BTreeMap;

@@ -1,17 +1,11 @@
 //! The Kafka source and the Kafka sink keep the rules of every source and sink.
-#![cfg(feature = "kafka")]
-// Helpers of tests may panic as tests do.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::too_many_lines)]
 
-mod kafka_common;
-
+use crate::common::{Engine, PATIENCE, Place};
 use handstamp_core::{Headers, Source};
 use handstamp_sources::kafka::{KafkaOptions, KafkaSink, KafkaSource, record_for};
 use handstamp_testkit::Payload;
 use handstamp_testkit::sink_suite::SinkHarness;
 use handstamp_testkit::source_suite::{SourceFeatures, SourceHarness};
-use kafka_common::{Engine, PATIENCE, Place};
 use rdkafka::ClientConfig;
 use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
@@ -105,7 +99,7 @@ impl SinkHarness for KafkaHarness {
 
     async fn read_back(&self) -> Vec<Payload> {
         let options =
-            KafkaOptions::new(&self.place.brokers, kafka_common::unique("back"), [&self.place.topic]);
+            KafkaOptions::new(&self.place.brokers, crate::common::unique("back"), [&self.place.topic]);
         let read = move || {
             let mut engine = Engine::start(options);
             // One partition, so that there is one order.

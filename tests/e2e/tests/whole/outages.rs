@@ -1,8 +1,6 @@
 //! Servers that go away and come back while messages flow: nothing is lost, doubled, charged or
 //! dead-lettered, and nobody has to do anything.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the failure report")]
-
 use handstamp_e2e::child::{Subject, count};
 use handstamp_e2e::money::credit;
 use handstamp_e2e::servers::{Database, Private, Topic};

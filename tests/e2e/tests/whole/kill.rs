@@ -2,8 +2,6 @@
 //! the clock; ten of them while our transaction is seen open. With the inbox every credit is applied
 //! once; the same schedule without it doubles.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the failure report")]
-
 use handstamp_e2e::child::{Subject, count};
 use handstamp_e2e::servers::{Database, Topic, brokers};
 use std::time::{Duration, Instant};

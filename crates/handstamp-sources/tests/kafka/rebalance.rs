@@ -1,13 +1,7 @@
 //! Partitions come and go: what is settled is committed before they go, and nothing afterwards.
-#![cfg(feature = "kafka")]
-// Helpers of tests may panic as tests do.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::too_many_lines)]
 
-mod kafka_common;
-
+use crate::common::{Engine, Place, assert_each_once, values};
 use handstamp_core::{Command, Disposition, Notice, Settled};
-use kafka_common::{Engine, Place, assert_each_once, values};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -42,7 +36,7 @@ fn partitions_are_taken_over(assignor: &str) {
     });
     (first.ack, first.drain) = (true, true);
     let seen = first.got.len();
-    let limit = std::time::Instant::now() + kafka_common::PATIENCE;
+    let limit = std::time::Instant::now() + crate::common::PATIENCE;
     let mut step_both = |so: &dyn Fn(&Engine, &Engine) -> bool| {
         while !so(&first, &second) {
             assert!(std::time::Instant::now() < limit, "{}\n{}", first.state(), second.state());

@@ -1,8 +1,6 @@
 //! Two processes on ten hot accounts whose keys have nothing to do with the partitions: locks are taken
 //! in crossing orders, so deadlocks occur; the end state is right all the same, without a dead letter.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the failure report")]
-
 use handstamp_e2e::child::Subject;
 use handstamp_e2e::money;
 use handstamp_e2e::servers::{Database, Topic, brokers};

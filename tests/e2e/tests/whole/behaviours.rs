@@ -1,8 +1,6 @@
 //! What an idempotent consumer must do, and what the wrong ones do, each on both stores, with a real
 //! process that really ends where it says so.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the failure report")]
-
 use handstamp_e2e::child::count;
 use handstamp_e2e::money::credit;
 use handstamp_e2e::servers::{Topic, brokers};

@@ -1,14 +1,8 @@
 //! Commits that fail: none is fatal, nothing is lost, and the offset follows in the end.
 //! The errors come from the client library's mock cluster, because no real broker gives them on demand.
-#![cfg(feature = "kafka")]
-// Helpers of tests may panic as tests do.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::too_many_lines)]
 
-mod kafka_common;
-
+use crate::common::{Engine, Place, unique};
 use handstamp_core::{Notice, Settled};
-use kafka_common::{Engine, Place, unique};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
@@ -40,7 +34,7 @@ fn fails_then_follows(code: RDKafkaRespErr) -> Engine {
     });
     place.produce(1, 20, 21);
     engine.until("the next message", |e| e.values().contains(&20));
-    let limit = std::time::Instant::now() + kafka_common::PATIENCE;
+    let limit = std::time::Instant::now() + crate::common::PATIENCE;
     while place.committed().get(&0) != Some(&21) {
         assert!(std::time::Instant::now() < limit, "{code:?}: {:?}\n{}", place.committed(), engine.state());
         engine.step();
@@ -48,7 +42,7 @@ fn fails_then_follows(code: RDKafkaRespErr) -> Engine {
     let mut values = engine.values();
     values.sort_unstable();
     values.dedup();
-    kafka_common::assert_each_once(values, 0, 21);
+    crate::common::assert_each_once(values, 0, 21);
     assert_eq!(engine.hooks.rebuilt.load(Ordering::Relaxed), 0, "{code:?} needs no new client");
     engine.close()
 }
@@ -118,7 +112,7 @@ fn an_answer_that_does_not_come_is_unknown_and_the_offset_follows_later() {
     engine.until("given up", |e| e.settled_as(Settled::Unknown) == 10);
     assert!(engine.noticed(Notice::SettleUnknown) >= 1);
     mock.broker_round_trip_time(1, Duration::from_millis(1)).unwrap();
-    let limit = std::time::Instant::now() + kafka_common::PATIENCE;
+    let limit = std::time::Instant::now() + crate::common::PATIENCE;
     while place.committed().get(&0) != Some(&10) {
         assert!(std::time::Instant::now() < limit, "{}", engine.state());
         engine.step();

@@ -1,14 +1,8 @@
 //! Whatever goes wrong outside, the source says it once, counts it, and goes on by itself.
-#![cfg(feature = "kafka")]
-// Helpers of tests may panic as tests do.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::too_many_lines)]
 
-mod kafka_common;
-
+use crate::common::{Engine, PATIENCE, Place, assert_each_once, block_on, env};
 use handstamp_core::{Notice, Settled, Source as _, SourceErrorKind};
 use handstamp_sources::kafka::{KafkaOptions, KafkaSource, admin};
-use kafka_common::{Engine, PATIENCE, Place, assert_each_once, block_on, env};
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -84,7 +78,7 @@ fn wrong_options_are_refused_at_the_start() {
     let (deliveries, _d) = tokio::sync::mpsc::channel(1);
     let (control, _c) = tokio::sync::mpsc::unbounded_channel();
     let (_s, commands) = tokio::sync::mpsc::unbounded_channel();
-    let port = handstamp_core::SourcePort { deliveries, control, commands, limits: kafka_common::LIMITS };
+    let port = handstamp_core::SourcePort { deliveries, control, commands, limits: crate::common::LIMITS };
     let options = KafkaOptions::new("127.0.0.1:1", "g", ["t"]).option("enable.auto.commit", "true");
     let error = Box::new(KafkaSource::new(options)).start(port).unwrap_err();
     assert_eq!(error.kind, SourceErrorKind::Config);

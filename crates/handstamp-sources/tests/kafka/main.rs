@@ -1,0 +1,19 @@
+//! The Kafka source and sink on real brokers, in one program: it is linked once, and its waits overlap.
+#![cfg(feature = "kafka")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_wrap,
+    clippy::too_many_lines,
+    reason = "helpers of tests may panic as tests do"
+)]
+
+mod commit_errors;
+mod common;
+mod conformance;
+mod deliver;
+mod faults;
+mod rebalance;
+mod shapes;

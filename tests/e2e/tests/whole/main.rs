@@ -1,0 +1,8 @@
+//! Whole paths, in one program: most of each test is waiting, so that they run side by side.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the failure report")]
+
+mod behaviours;
+mod hot_accounts;
+mod kill;
+mod outages;
