@@ -195,13 +195,22 @@ impl Probe {
     }
 
     fn note_batch(&mut self, batch: Vec<Delivery>) {
+        // What was said before counts before it; but a lane that caught up did so behind this batch, and
+        // noting that takes what lies behind it in the port.
+        let mut caught_up = vec![];
         while let Ok(control) = self.control.try_recv() {
-            self.note(control);
+            match control {
+                Control::CaughtUp(_) => caught_up.push(control),
+                _ => self.note(control),
+            }
         }
         self.unassigned += batch.iter().filter(|d| !self.assigned.contains(&d.lane)).count();
         self.came += batch.len();
         self.batches.push(batch.clone());
         self.pending.extend(batch);
+        for control in caught_up {
+            self.note(control);
+        }
     }
 
     /// Asks the source to close and waits for the end of the deliveries; false when it does not come.
