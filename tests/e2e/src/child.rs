@@ -42,8 +42,22 @@ impl Subject {
 
     /// SIGTERM by pid.
     pub fn terminate(&self) {
-        let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        assert!(killed.success());
+        self.signal("-TERM");
+    }
+
+    /// SIGSTOP by pid: the process freezes in the middle of whatever it does.
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// SIGCONT by pid.
+    pub fn wake_up(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
     }
 
     /// Waits until the log has a line with the text, with a limit.

@@ -52,7 +52,7 @@ pub(crate) struct Shared<S: Store> {
 /// A store that is away, and when that was last said.
 pub(crate) struct Outage {
     since: Instant,
-    said: Instant,
+    said: Option<Instant>,
 }
 
 /// How a batch ended.
@@ -67,6 +67,8 @@ pub(crate) enum BatchEnd {
 
 /// How many lines between two reports of an outage.
 const SAY_EVERY: Duration = Duration::from_secs(10);
+/// Conflicts end by themselves; one that lasts this long is said.
+const CONFLICT_QUIET: Duration = Duration::from_secs(3);
 
 /// How many messages the next chunk may hold.
 struct ChunkSize {
@@ -146,7 +148,7 @@ impl<S: Store> Shared<S> {
                     if self.options.fail_fast && error.kind == StoreErrorKind::Unavailable {
                         return self.fatal(queue, chunk, error);
                     }
-                    self.say_outage(&error);
+                    self.say_outage(&error, &chunk[0]);
                     self.live.add(&Counts { reruns: 1, ..Counts::default() });
                     let wait = backoff_for(error.kind).wait(faults, random());
                     faults = faults.saturating_add(1);
@@ -285,29 +287,33 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    pub(crate) fn say_outage(&self, error: &StoreError) {
+    /// Says that the store cannot go on: at once and then now and then; a conflict only once it lasts.
+    pub(crate) fn say_outage(&self, error: &StoreError, first: &Item) {
         let now = Instant::now();
+        let conflict = matches!(error.kind, StoreErrorKind::Conflict | StoreErrorKind::Timeout);
+        let quiet_for = if conflict { CONFLICT_QUIET } else { Duration::ZERO };
         let mut outage = self.outage.borrow_mut();
-        if matches!(error.kind, StoreErrorKind::Conflict | StoreErrorKind::Timeout) {
+        let outage = outage.get_or_insert(Outage { since: now, said: None });
+        if now.duration_since(outage.since) < quiet_for {
             tracing::debug!(target: "handstamp", %error, "the transaction runs again");
             return;
         }
-        match &mut *outage {
+        let batch = first.shown();
+        match outage.said {
             None => {
-                *outage = Some(Outage { since: now, said: now });
-                tracing::warn!(target: "handstamp", %error, "the store cannot go on; waiting, nothing is charged");
+                tracing::warn!(target: "handstamp", %error, %batch, "the store cannot go on; waiting, nothing is charged");
             }
-            Some(outage) if now.duration_since(outage.said) >= SAY_EVERY => {
-                outage.said = now;
+            Some(said) if now.duration_since(said) >= SAY_EVERY => {
                 let waiting_s = now.duration_since(outage.since).as_secs();
-                tracing::warn!(target: "handstamp", %error, waiting_s, "still waiting for the store");
+                tracing::warn!(target: "handstamp", %error, %batch, waiting_s, "still waiting for the store");
             }
-            Some(_) => {}
+            Some(_) => return,
         }
+        outage.said = Some(now);
     }
 
     pub(crate) fn recovered(&self) {
-        if let Some(outage) = self.outage.borrow_mut().take() {
+        if let Some(outage) = self.outage.borrow_mut().take().filter(|outage| outage.said.is_some()) {
             let waited_s = outage.since.elapsed().as_secs_f64();
             tracing::info!(target: "handstamp", waited_s, "the store is back");
         }

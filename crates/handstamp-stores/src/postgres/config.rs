@@ -101,6 +101,13 @@ impl PostgresOptions {
     /// # Errors
     /// `Config`, with the part that is wrong but never its secret.
     pub fn parse(url: &str) -> Result<Self, StoreError> {
+        // A second @ belongs to a password that is not encoded: the driver would take its tail for a host,
+        // and hosts are shown.
+        if url.contains("://") && url.matches('@').count() > 1 {
+            return Err(bad(
+                "the Postgres URL has more than one @: percent-encode @ : / ? # % in the password (@ is %40)",
+            ));
+        }
         let (stripped, ssl) = take_ssl(url)?;
         let mut config = Config::from_str(&stripped).map_err(|_| {
             // The driver's text may quote a piece of the password: it is left out on purpose.

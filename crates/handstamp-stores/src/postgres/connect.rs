@@ -11,10 +11,11 @@
 
 use super::classify::{fault_of, store_error};
 use super::config::PostgresOptions;
-use super::inbox::ClaimSql;
+use super::inbox::{ClaimSql, GUARD};
 use super::migrate;
+use super::pipeline::in_order;
 use super::tls;
-use futures_util::future::join4;
+use futures_util::future::join5;
 use handstamp_core::{StoreError, StoreErrorKind};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +32,11 @@ pub(crate) struct Prepared {
     pub(crate) insert_one: Statement,
     pub(crate) insert_many: Statement,
     pub(crate) known: Statement,
+    /// Limits and the advisory lock of a transaction; the lock's key is its parameter.
+    pub(crate) open_shared: Statement,
+    pub(crate) open_exclusive: Statement,
+    /// Asked in front of COMMIT.
+    pub(crate) guard: Statement,
 }
 
 /// One connection.
@@ -150,12 +156,19 @@ impl Slots {
         let one = client.prepare(&self.claim.insert_one);
         let many = client.prepare(&self.claim.insert_many);
         let known = client.prepare(&self.claim.known);
-        let flight = join4(version, one, many, known);
-        let (version, one, many, known) = timeout(self.options.connect_timeout, flight)
+        let guard = self.options.schema.render(include_str!("sql/guard.sql"), GUARD);
+        let own = [self.open_sql("shared"), self.open_sql("exclusive"), guard];
+        let own = in_order(own.iter().map(|sql| client.prepare(sql)).collect());
+        let flight = join5(version, one, many, known, own);
+        let (version, one, many, known, own) = timeout(self.options.connect_timeout, flight)
             .await
             .map_err(|_| self.away("did not answer in time after log-in"))?;
         migrate::check_version(version?, &self.options.schema)?;
         let failed = |e| store_error("preparing the claim", e);
+        let own: Vec<Statement> = own.into_iter().collect::<Result<_, _>>().map_err(failed)?;
+        let [open_shared, open_exclusive, guard] = <[Statement; 3]>::try_from(own).map_err(|_| {
+            StoreError::new(StoreErrorKind::Unavailable, "Postgres did not answer every statement to prepare")
+        })?;
         Ok(Slot {
             client,
             task: Some(task),
@@ -169,9 +182,22 @@ impl Slots {
                 insert_one: one.map_err(failed)?,
                 insert_many: many.map_err(failed)?,
                 known: known.map_err(failed)?,
+                open_shared,
+                open_exclusive,
+                guard,
             },
             effects: Mutex::new(HashMap::new()),
         })
+    }
+
+    fn open_sql(&self, lock: &str) -> String {
+        let options = &self.options;
+        include_str!("sql/open.sql")
+            .replace("{lock}", lock)
+            .replace("{suffix}", if lock == "shared" { "_shared" } else { "" })
+            .replace("{lock_timeout_ms}", &options.lock_timeout.as_millis().to_string())
+            .replace("{statement_timeout_ms}", &options.statement_timeout.as_millis().to_string())
+            .replace("{idle_timeout_ms}", &options.idle_in_transaction_timeout.as_millis().to_string())
     }
 
     /// A client outside of the slots, its schema not checked: for `migrate` and `check`.

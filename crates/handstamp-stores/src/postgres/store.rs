@@ -21,9 +21,8 @@ use super::classify::{DEADLOCK, code_of, fault_of, kind_of_code, store_error};
 use super::config::{PostgresOptions, SchemaName};
 use super::connect::{Slot, Slots};
 use super::failure;
-use super::inbox::{self, Batch, ClaimSql, ConsumerParameters, GUARD};
+use super::inbox::{self, Batch, ClaimSql, ConsumerParameters};
 use super::migrate::{MigrateOptions, Migrated, migrate_with};
-use futures_util::TryStreamExt;
 use futures_util::future::join;
 use handstamp_core::{
     Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Recorded, Store,
@@ -33,13 +32,14 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
 use std::ops::Deref;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::types::Type;
-use tokio_postgres::{Client, SimpleQueryMessage};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Statement};
 
+/// Opens a transaction and leaves the mark that the claim and the commit ask for.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL handstamp.tx = '1'";
 /// Added to the server's own limits before an answer is given up.
 const ANSWER_MARGIN: Duration = Duration::from_secs(5);
 /// How long a process stays exclusive after a deadlock, at first and at most.
@@ -56,9 +56,6 @@ pub struct PostgresStore {
 struct Shared {
     slots: Slots,
     claim: ClaimSql,
-    commit: String,
-    /// BEGIN and its settings, up to the advisory lock: two statements, since each costs.
-    begin: String,
     advisory_base: i64,
     exclusive: Mutex<HashMap<i16, Exclusive>>,
 }
@@ -112,22 +109,9 @@ impl PostgresStore {
     /// `Config` when TLS cannot be set up (a root certificate that cannot be read).
     pub fn new(options: PostgresOptions) -> Result<Self, StoreError> {
         let claim = ClaimSql::guarded(&options.schema);
-        // Durability is raised here and not at the start, so that nothing a handler sets can lower it.
-        let commit = format!(
-            "SELECT 1/({GUARD})::int, CASE WHEN current_setting('synchronous_commit') = 'off' \
-             THEN set_config('synchronous_commit', 'on', true) END; COMMIT"
-        );
-        let begin = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT set_config('handstamp.tx', '1', true), \
-             set_config('lock_timeout', '{}', true), set_config('statement_timeout', '{}', true), \
-             set_config('idle_in_transaction_session_timeout', '{}', true),",
-            options.lock_timeout.as_millis(),
-            options.statement_timeout.as_millis(),
-            options.idle_in_transaction_timeout.as_millis(),
-        );
         let advisory_base = advisory_key(b"handstamp batch", &options.schema, 0);
         let slots = Slots::new(options)?;
-        let shared = Shared { slots, claim, commit, begin, advisory_base, exclusive: Mutex::default() };
+        let shared = Shared { slots, claim, advisory_base, exclusive: Mutex::default() };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -213,11 +197,9 @@ pub struct ServerFacts {
 }
 
 impl Shared {
-    fn begin_sql(&self, consumer: i16) -> String {
-        let lock = if self.is_exclusive(consumer) { "" } else { "_shared" };
-        // The key's last two bytes are the consumer's number.
-        let key = self.advisory_base | i64::from(u16::from_be_bytes(consumer.to_be_bytes()));
-        format!("{} pg_advisory_xact_lock{lock}({key})", self.begin)
+    /// The key of the consumer's advisory lock: its last two bytes are the consumer's number.
+    fn lock_key(&self, consumer: i16) -> i64 {
+        self.advisory_base | i64::from(u16::from_be_bytes(consumer.to_be_bytes()))
     }
 
     fn is_exclusive(&self, consumer: i16) -> bool {
@@ -270,22 +252,28 @@ impl Shared {
     async fn open_and_claim(
         &self,
         tx: &Tx,
-        begin: &str,
         consumer: &ConsumerKey,
         batch: &mut Batch,
     ) -> Result<(), StoreError> {
         let client = tx.slot.client();
         let failed = |e| store_error("opening a transaction", e);
+        let prepared = &tx.slot.prepared;
+        let open =
+            if self.is_exclusive(consumer.id) { &prepared.open_exclusive } else { &prepared.open_shared };
+        let key = self.lock_key(consumer.id);
+        let key: [&(dyn ToSql + Sync); 1] = [&key];
+        // All are sent before the first is answered; the claim does nothing without the mark of BEGIN, and
+        // the settings of a transaction that was not opened end with their statement.
+        let begun = join(client.batch_execute(BEGIN), client.query(open, &key));
         if batch.len() == 0 {
-            return client.batch_execute(begin).await.map_err(failed);
+            let (begun, opened) = begun.await;
+            return begun.and(opened).map(drop).map_err(failed);
         }
         let parameters = ConsumerParameters::from(consumer);
-        let prepared = &tx.slot.prepared;
         let statement = if batch.len() == 1 { &prepared.insert_one } else { &prepared.insert_many };
         let values = batch.parameters(&parameters);
-        // Both are sent before the first is answered; the claim does nothing without the mark of BEGIN.
-        let (opened, rows) = join(client.batch_execute(begin), client.query(statement, &values)).await;
-        opened.map_err(failed)?;
+        let ((begun, opened), rows) = join(begun, client.query(statement, &values)).await;
+        begun.and(opened).map_err(failed)?;
         let rows = rows.map_err(inbox::claim_error)?;
         batch.take(&rows)?;
         if batch.is_answered() {
@@ -329,10 +317,9 @@ impl Store for PostgresStore {
         let mut slot = shared.slots.take().await?;
         slot.opened();
         let tx = Tx { slot, consumer: consumer.id, shared: shared.clone() };
-        let begin = shared.begin_sql(consumer.id);
         let mut batch = Batch::new(ids);
         let limit = self.options().statement_timeout + ANSWER_MARGIN;
-        match timeout(limit, shared.open_and_claim(&tx, &begin, consumer, &mut batch)).await {
+        match timeout(limit, shared.open_and_claim(&tx, consumer, &mut batch)).await {
             Ok(Ok(())) => Ok((tx, batch.claims(ids))),
             Ok(Err(error)) => {
                 shared.end_failed(tx, &error).await;
@@ -367,7 +354,7 @@ impl Store for PostgresStore {
 
     async fn commit(&self, tx: Tx) -> Result<(), StoreError> {
         let shared = &self.shared;
-        let commit = commit_guarded(tx.slot.client(), &shared.commit);
+        let commit = commit_guarded(tx.slot.client(), &tx.slot.prepared.guard);
         match timeout(self.options().commit_timeout, commit).await {
             Ok(Ok(())) => {
                 let Tx { mut slot, .. } = tx;
@@ -417,19 +404,12 @@ impl Store for PostgresStore {
     }
 }
 
-/// Sends the guard and COMMIT in one message. An error before the guard's row is the guard's.
-async fn commit_guarded(client: &Client, sql: &str) -> Result<(), StoreError> {
-    let stream = client.simple_query_raw(sql).await.map_err(unknown)?;
-    let mut stream = pin!(stream);
-    let mut guard_passed = false;
-    loop {
-        match stream.try_next().await {
-            Ok(Some(SimpleQueryMessage::Row(_))) => guard_passed = true,
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok(()),
-            Err(error) => return Err(if guard_passed { unknown(error) } else { guard_error(error) }),
-        }
-    }
+/// Sends the guard and COMMIT in one flight. A guard that fails leaves no transaction that could commit:
+/// COMMIT then rolls back, or finds nothing open.
+async fn commit_guarded(client: &Client, guard: &Statement) -> Result<(), StoreError> {
+    let (guard, committed) = join(client.query(guard, &[]), client.batch_execute("COMMIT")).await;
+    guard.map_err(guard_error)?;
+    committed.map_err(unknown)
 }
 
 fn guard_error(error: tokio_postgres::Error) -> StoreError {

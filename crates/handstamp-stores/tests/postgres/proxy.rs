@@ -23,6 +23,16 @@ pub(crate) enum Step {
     FreeAnswers,
 }
 
+/// What happens to the server's answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    Pass,
+    Hold,
+    /// Read and thrown away: a connection closed with answers unread would be reset, and the server might
+    /// then not read what it was sent.
+    Discard,
+}
+
 type Script = Box<dyn FnMut(u8, &[u8]) -> Step + Send>;
 
 /// Listens on a port of its own and forwards to the server.
@@ -43,7 +53,7 @@ impl Proxy {
                     let upstream = TcpStream::connect(server).await.unwrap();
                     let (from_client, to_client) = client.into_split();
                     let (from_server, to_server) = upstream.into_split();
-                    let (hold, held) = watch::channel(false);
+                    let (hold, held) = watch::channel(Answers::Pass);
                     tokio::select! {
                         _ = client_to_server(from_client, to_server, script, hold) => {}
                         _ = server_to_client(from_server, to_client, held) => {}
@@ -64,7 +74,7 @@ async fn client_to_server(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     script: Arc<Mutex<Script>>,
-    hold: watch::Sender<bool>,
+    hold: watch::Sender<Answers>,
 ) -> std::io::Result<()> {
     // The start-up message has no type.
     let length = from.read_u32().await?;
@@ -79,12 +89,12 @@ async fn client_to_server(
         let step = (script.lock().unwrap())(kind, &body);
         match step {
             Step::CutBefore => return Ok(()),
-            Step::HoldAnswers => _ = hold.send(true),
-            Step::FreeAnswers => _ = hold.send(false),
+            Step::HoldAnswers => _ = hold.send(Answers::Hold),
+            Step::FreeAnswers => _ = hold.send(Answers::Pass),
             Step::Replace(sql) => {
                 body = [sql.as_bytes(), b"\0"].concat();
             }
-            Step::CutAfter => _ = hold.send(true),
+            Step::CutAfter => _ = hold.send(Answers::Discard),
             Step::Pass => {}
         }
         let mut message = vec![kind];
@@ -94,7 +104,8 @@ async fn client_to_server(
         if matches!(step, Step::CutAfter) {
             // The server reads what it was sent before it notices that nobody listens.
             to.shutdown().await?;
-            return Ok(());
+            // The other direction ends when the server has closed.
+            std::future::pending::<()>().await;
         }
     }
 }
@@ -102,7 +113,7 @@ async fn client_to_server(
 async fn server_to_client(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    mut held: watch::Receiver<bool>,
+    mut held: watch::Receiver<Answers>,
 ) -> std::io::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     loop {
@@ -110,9 +121,12 @@ async fn server_to_client(
         if read == 0 {
             return Ok(());
         }
-        if held.wait_for(|held| !held).await.is_err() {
-            return Ok(());
+        let answers = match held.wait_for(|held| *held != Answers::Hold).await {
+            Ok(answers) => *answers,
+            Err(_) => return Ok(()),
+        };
+        if answers == Answers::Pass {
+            to.write_all(&buffer[..read]).await?;
         }
-        to.write_all(&buffer[..read]).await?;
     }
 }

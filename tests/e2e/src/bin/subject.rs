@@ -2,7 +2,7 @@
 //!
 //! `subject key=value …`: consumer, source=file|kafka, path or topic and group, store=sqlite|postgres,
 //! db (path or URL), state, bend-store, bend-source, batch, lanes, pause-us, idle-ms, attempts, shutdown-ms,
-//! forgive=1 (messages that ask to fail do not).
+//! forgive=1 (messages that ask to fail do not), option.KEY (a setting of librdkafka).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "test harness")]
 
 use handstamp::file::{FileOptions, FileSource};
@@ -32,11 +32,18 @@ impl Arguments {
     fn source(&self) -> (BentSource, Identity) {
         let bend = bent_source::Bend::parse(&self.text("bend-source", "none"));
         if self.text("source", "file") == "kafka" {
-            let options =
+            let commit_every = Duration::from_millis(self.number("commit-every-ms", 200));
+            let mut options =
                 KafkaOptions::new(self.text("brokers", ""), self.text("group", ""), [self.text("topic", "")])
-                    .option("session.timeout.ms", "1500")
-                    .option("heartbeat.interval.ms", "300")
-                    .with_commit_every(Duration::from_millis(self.number("commit-every-ms", 200)));
+                    .with_commit_every(commit_every);
+            if self.text("option.group.protocol", "classic") == "classic" {
+                options = options.option("session.timeout.ms", "1500").option("heartbeat.interval.ms", "300");
+            }
+            for (key, value) in &self.0 {
+                if let Some(key) = key.strip_prefix("option.") {
+                    options = options.option(key, value);
+                }
+            }
             let source = KafkaSource::new(options);
             (BentSource::new(source, bend), Identity::Header("event_id".into()))
         } else {

@@ -5,4 +5,5 @@
 mod behaviours;
 mod hot_accounts;
 mod kill;
+mod members;
 mod outages;
