@@ -14,8 +14,52 @@ pub(crate) const MASK: &str = "***";
 const SECRET_BYTES_MIN: usize = 4;
 
 /// Words that this program prints by itself; a password like that cannot be masked in running text.
-const OWN_WORDS: [&str; 8] =
-    ["postgres", "postgresql", "sqlite", "kafka", "handstamp", "password", "admin", "test"];
+const OWN_WORDS: [&str; 14] = [
+    "postgres",
+    "postgresql",
+    "sqlite",
+    "kafka",
+    "handstamp",
+    "password",
+    "admin",
+    "test",
+    "true",
+    "false",
+    "none",
+    "default",
+    "oidc",
+    "http",
+];
+
+/// Where a password that was not escaped may be cut by whoever reads it.
+const CUTS: [char; 15] = ['@', '/', ':', ',', ';', '?', '#', '&', '=', '\\', '\'', '"', ' ', '\t', '\n'];
+
+/// The parameters of a connection string that hold no secret. Any other one, a misspelt one included,
+/// is taken for a password.
+const OPEN_PARAMETERS: [&str; 22] = [
+    "application_name",
+    "channel_binding",
+    "connect_timeout",
+    "dbname",
+    "fallback_application_name",
+    "host",
+    "hostaddr",
+    "keepalives",
+    "keepalives_count",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "load_balance_hosts",
+    "options",
+    "port",
+    "sslcert",
+    "sslmode",
+    "sslnegotiation",
+    "sslrootcert",
+    "target_session_attrs",
+    "tcp_user_timeout",
+    "user",
+];
 
 static SECRETS: RwLock<Vec<String>> = RwLock::new(Vec::new());
 
@@ -55,15 +99,102 @@ pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     out
 }
 
-/// Registers the passwords of a connection string: `scheme://user:PASSWORD@host`, `?password=`, and
-/// the `password=` of a key-value string.
+/// Registers whatever may be a password in a connection string, valid or not: all between the first
+/// colon and the last `@`, and the value of every parameter that is not known to hold none.
 pub(crate) fn register_url(url: &str) {
-    if let Some((start, end)) = userinfo_password(url) {
-        register(&url[start..end]);
+    if let Some((start, end)) = credentials(url) {
+        register_pieces(&url[start..end]);
+        // A reader that ends the password at an earlier `@` or `/` takes what follows for a place.
+        for (at, _) in url[start..end].char_indices().filter(|(_, c)| CUTS.contains(c)) {
+            register(&url[start + at + 1..end]);
+            register(&url[start + at + 1..]);
+        }
     }
-    for (start, end) in password_parameters(url) {
-        register(&url[start..end]);
+    let mut from = 0;
+    while let Some(at) = url[from..].find('=').map(|at| from + at) {
+        from = at + 1;
+        let key = parameter_key(&url[..at]);
+        if key == "options" {
+            from += value_length(&url[from..]);
+        } else if !OPEN_PARAMETERS.contains(&key.as_str()) {
+            let blanks = url[from..].len() - url[from..].trim_start().len();
+            let start = from + blanks;
+            let end = start + value_length(&url[start..]);
+            register_pieces(&url[start..end]);
+            register(&url[start..end].replace('\\', ""));
+            register_pieces(&unquoted(&url[start..end]));
+            register_rest(&url[end..]);
+            from = end.max(from);
+        }
     }
+}
+
+/// A text and each part of it that a reader may cut out.
+fn register_pieces(text: &str) {
+    register(text);
+    for whole in [text.to_owned(), percent_decoded(text)] {
+        whole.split(CUTS).for_each(register);
+    }
+}
+
+/// A password with a blank in it that was not quoted goes on until the next known parameter.
+fn register_rest(rest: &str) {
+    if !rest.starts_with([' ', '\t', '\n']) {
+        return;
+    }
+    for word in rest.split_whitespace() {
+        let key = word.split('=').next().unwrap_or(word).to_ascii_lowercase();
+        if OPEN_PARAMETERS.contains(&key.as_str()) {
+            return;
+        }
+        register_pieces(word);
+    }
+}
+
+/// From behind the first colon after the scheme up to the last `@`.
+fn credentials(url: &str) -> Option<(usize, usize)> {
+    let lower = url.to_ascii_lowercase();
+    let scheme = ["postgresql:", "postgres:"].into_iter().find(|scheme| lower.starts_with(scheme));
+    let after = url.find("://").map(|at| at + 3).or(scheme.map(str::len)).unwrap_or(0);
+    let end = url.rfind('@').filter(|at| *at > after)?;
+    let start = after + url[after..end].find(':')? + 1;
+    (start < end).then_some((start, end))
+}
+
+/// The word before an equals sign, as a reader would understand it.
+fn parameter_key(before: &str) -> String {
+    let before = before.trim_end();
+    let start = before
+        .char_indices()
+        .rfind(|(_, c)| c.is_whitespace() || "?&,;'".contains(*c))
+        .map_or(0, |(at, c)| at + c.len_utf8());
+    percent_decoded(&before[start..]).to_ascii_lowercase()
+}
+
+/// How long a parameter's value is: to its closing quote, or to the next blank or `&`; a backslash
+/// keeps what follows it.
+fn value_length(text: &str) -> usize {
+    let quoted = text.starts_with('\'');
+    let mut kept = false;
+    for (at, c) in text.char_indices().skip(usize::from(quoted)) {
+        let ends = if quoted { c == '\'' } else { c.is_whitespace() || c == '&' };
+        if ends && !kept {
+            return if quoted { at + 1 } else { at };
+        }
+        kept = c == '\\' && !kept;
+    }
+    text.len()
+}
+
+/// A parameter's value without its quotes and backslashes.
+fn unquoted(text: &str) -> String {
+    let inner = text.strip_prefix('\'').map_or(text, |rest| rest.strip_suffix('\'').unwrap_or(rest));
+    let mut out = String::new();
+    let mut letters = inner.chars();
+    while let Some(c) = letters.next() {
+        out.extend(if c == '\\' { letters.next() } else { Some(c) });
+    }
+    out
 }
 
 /// A connection string with its passwords masked.
@@ -90,7 +221,10 @@ pub(crate) fn is_secret_key(key: &str) -> bool {
         "jaas",
         ".pem",
         "private",
-        "oauthbearer.config",
+        "oauthbearer",
+        "proxy",
+        "keystore.key",
+        "ssl.key",
     ]
     .iter()
     .any(|word| key.contains(word))
@@ -177,6 +311,52 @@ mod tests {
         ] {
             assert_eq!(masked_url(url), masked);
         }
+    }
+
+    /// However a password was written, no reader's idea of where it ends shows a part of it.
+    #[test]
+    fn no_part_of_a_password_is_shown_however_it_was_written() {
+        for (url, parts) in [
+            ("postgres://u:Wr0ngA@TailSecA/xA@127.0.0.1/db", &["Wr0ngA", "TailSecA", "xA@127.0.0.1/db"][..]),
+            ("host=h password = canaryB1 user=u", &["canaryB1"]),
+            ("host=h password\t=\tcanaryB2", &["canaryB2"]),
+            (r"host=h password='qa\'canaryC' user=u", &["canaryC", r"qa\'canaryC", "qa'canaryC"]),
+            (r"host=h password=qd\ canaryD user=u", &["canaryD", r"qd\ canaryD", "qd canaryD"]),
+            ("host=h password=qe canaryE=1 user=u", &["canaryE"]),
+            ("host=h passwd=canaryF", &["canaryF"]),
+            ("host=h pasword=canaryG", &["canaryG"]),
+            ("postgres://u@h/db?pass%77ord=canaryH", &["canaryH"]),
+            ("postgres://u@h/db&password=canaryI", &["canaryI"]),
+            ("u:canaryJ@h/db", &["canaryJ"]),
+            ("postgres:/u:canaryK@h", &["canaryK"]),
+            ("postgres://u:canaryL@h/db,postgres://u:canaryM@h/db", &["canaryL", "canaryM"]),
+            ("postgres://u:canary%4eN@h/db", &["canary%4eN", "canaryNN"]),
+        ] {
+            register_url(url);
+            for part in parts {
+                let said = format!("<{part}>");
+                assert_eq!(redact(&said), "<***>", "{part} of {url}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_password_is_not_masked() {
+        register_url(
+            "postgres://u:canaryO@openhost:5432/opendb?sslmode=disable&options=-csearch_path=openpath",
+        );
+        register_url("host=openhost2 dbname=opendb2 password=canaryP application_name=openname");
+        for open in ["openhost:5432/opendb", "disable", "openpath", "openhost2/opendb2", "openname"] {
+            assert_eq!(redact(open), open);
+        }
+    }
+
+    #[test]
+    fn an_option_that_may_carry_a_credential_is_secret() {
+        for key in ["http.proxy", "sasl.oauthbearer.extensions", "sasl.oauthbearer.config", "SASL.Password"] {
+            assert!(is_secret_key(key), "{key}");
+        }
+        assert!(!is_secret_key("session.timeout.ms"));
     }
 
     #[test]

@@ -2,8 +2,10 @@
 //!
 //! `$${` stands for a literal `${`. A lone `$` is itself.
 
+use std::env::VarError;
+
 /// Looks a variable up.
-pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Result<String, VarError>;
 
 /// A string after its variables were put in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +24,12 @@ pub(crate) enum ExpandError {
     /// The variable is not set and has no default.
     #[error("the environment variable {0} is not set; set it, or give a default: ${{{0}:-…}}")]
     Missing(String),
+    /// The variable's value is no text.
+    #[error("the environment variable {0} is not UTF-8 text; set it to text")]
+    NotText(String),
+    /// The default holds another variable.
+    #[error("the default of ${{{0}:-…}} holds another variable, which is not put in; write plain text there")]
+    Nested(String),
     /// The brace is not closed.
     #[error("`${{` is not closed; write `$${{` for a literal `${{`")]
     Unclosed,
@@ -62,9 +70,17 @@ fn variable(inside: &str, lookup: Lookup<'_>, out: &mut Expanded) -> Result<(), 
     if name.is_empty() || !name.chars().all(fits) {
         return Err(ExpandError::BadName);
     }
+    if default.is_some_and(|default| default.contains("${")) {
+        return Err(ExpandError::Nested(name.to_owned()));
+    }
     out.changed = true;
+    let found = match lookup(name) {
+        Ok(value) => Some(value),
+        Err(VarError::NotPresent) => None,
+        Err(VarError::NotUnicode(_)) => return Err(ExpandError::NotText(name.to_owned())),
+    };
     // As in a shell, `:-` also replaces an empty value.
-    match lookup(name).filter(|value| default.is_none() || !value.is_empty()) {
+    match found.filter(|value| default.is_none() || !value.is_empty()) {
         Some(value) => {
             out.value.push_str(&value);
             out.from_env.push(value);
@@ -80,9 +96,10 @@ mod tests {
 
     fn expanded(text: &str) -> Result<String, ExpandError> {
         let lookup = |name: &str| match name {
-            "A" => Some("1".to_owned()),
-            "EMPTY" => Some(String::new()),
-            _ => None,
+            "A" => Ok("1".to_owned()),
+            "EMPTY" => Ok(String::new()),
+            "BYTES" => Err(VarError::NotUnicode("canary".into())),
+            _ => Err(VarError::NotPresent),
         };
         expand(text, &lookup).map(|done| done.value)
     }
@@ -109,12 +126,19 @@ mod tests {
         assert_eq!(expanded("${A"), Err(ExpandError::Unclosed));
         assert_eq!(expanded("${}"), Err(ExpandError::BadName));
         assert_eq!(expanded("${A B}"), Err(ExpandError::BadName));
+        assert_eq!(expanded("${B:-${A}}"), Err(ExpandError::Nested("B".into())));
+        assert_eq!(expanded("${A:-x${B:-y}}"), Err(ExpandError::Nested("A".into())));
+        for text in ["${BYTES}", "${BYTES:-x}"] {
+            let error = expanded(text).unwrap_err();
+            assert_eq!(error, ExpandError::NotText("BYTES".into()));
+            assert!(error.to_string().contains("BYTES is not UTF-8"), "{error}");
+        }
         assert!(ExpandError::Missing("B".into()).to_string().contains("${B:-…}"));
     }
 
     #[test]
     fn a_value_is_not_expanded_again() {
-        let lookup = |_: &str| Some("${A}".to_owned());
+        let lookup = |_: &str| Ok("${A}".to_owned());
         assert_eq!(expand("${X}", &lookup).map(|done| done.value), Ok("${A}".to_owned()));
     }
 }

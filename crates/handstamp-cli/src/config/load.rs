@@ -1,6 +1,7 @@
 //! Sections of the TOML file → the checked configuration.
 
 use super::defaults;
+use super::env::Lookup;
 use super::model::{
     Config, EffectSection, FileSection, KafkaSection, PostgresSection, SourceSection, SqliteSection,
     StoreSection,
@@ -29,7 +30,7 @@ pub(crate) fn load(file: &Path) -> Result<Config, CliError> {
         .map_err(|_| CliError::usage(format!("{}: the file is not UTF-8 text", file.display())))?;
     // A byte order mark is not part of TOML, but editors write it.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let lookup = |name: &str| std::env::var(name).ok();
+    let lookup = |name: &str| std::env::var(name);
     parse(file, text, &lookup).map_err(|problems| problems_error(file, &problems))
 }
 
@@ -46,11 +47,7 @@ fn problems_error(file: &Path, problems: &[Problem]) -> CliError {
 }
 
 /// The same without a file system and an environment of its own.
-pub(crate) fn parse(
-    file: &Path,
-    text: &str,
-    lookup: &dyn Fn(&str) -> Option<String>,
-) -> Result<Config, Vec<Problem>> {
+pub(crate) fn parse(file: &Path, text: &str, lookup: Lookup<'_>) -> Result<Config, Vec<Problem>> {
     let reading = Reading::new(text, lookup);
     let document = match Document::parse(text) {
         Ok(document) => document,
@@ -72,6 +69,10 @@ pub(crate) fn parse(
     match (name, source, identity, store) {
         (Some(name), Some(source), Some(identity), Some(store)) if problems.is_empty() => {
             Ok(Config { file: file.to_owned(), name, options, source, identity, store, effects })
+        }
+        // No refusal without a word.
+        _ if problems.is_empty() => {
+            Err(vec![Problem { line: 1, message: "this is no complete pipeline".to_owned() }])
         }
         _ => Err(problems),
     }
@@ -210,7 +211,14 @@ fn identity(section: Section<'_, '_>) -> Option<Identity> {
             .map(|text| pointer(&section, text.line, "fields", &text.value))
             .collect::<Option<Vec<_>>>()
     });
-    let key = section.flag("key").filter(|flag| *flag);
+    let flag = section.flag("key");
+    if flag == Some(false) {
+        let line = section.item("key").map_or(section.line, |(_, line)| line);
+        let message =
+            "must be true; to take the id from elsewhere, write `header`, `field` or `fields` instead";
+        section.problem(line, "key", message);
+    }
+    let key = flag.filter(|flag| *flag);
     let written = ["header", "field", "fields", "key"].into_iter().filter(|key| section.has(key)).count();
     let one = "exactly one of `header`, `field`, `fields` or `key = true` says where the producer put the id";
     if written != 1 {
@@ -250,10 +258,11 @@ fn store(section: Section<'_, '_>) -> Option<StoreSection> {
 }
 
 fn postgres(section: &Section<'_, '_>) -> Option<PostgresSection> {
-    let url = section.required_text("url", "\"${DATABASE_URL}\"");
-    let migrate_url = section.text("migrate_url");
-    for text in url.iter().chain(&migrate_url) {
+    let mut url = section.required_text("url", "\"${DATABASE_URL}\"");
+    let mut migrate_url = section.text("migrate_url");
+    for text in url.iter_mut().chain(&mut migrate_url) {
         text.keep_secret();
+        text.mark_secret();
     }
     let schema = section.text("schema").unwrap_or_else(|| Text::fixed(defaults::SCHEMA));
     let setup = section.text("setup");
@@ -293,6 +302,10 @@ fn expect_rows(section: &Section<'_, '_>) -> Option<ExpectRows> {
     let (item, line) = section.item("expect_rows")?;
     match (item.as_integer().map(u64::try_from), item.as_str()) {
         (Some(Ok(rows)), _) => Some(ExpectRows::Exactly(rows)),
+        (Some(Err(_)), _) => {
+            section.problem(line, "expect_rows", "expected a whole number of 0 or more, or \"any\"");
+            None
+        }
         (_, Some("any")) => Some(ExpectRows::Any),
         _ => {
             section.wrong_type(line, "expect_rows", "a whole number or \"any\"", item);
@@ -352,7 +365,7 @@ mod tests {
     use crate::config::defaults::KEYS;
 
     fn problems(text: &str) -> Vec<String> {
-        let lookup = |_: &str| None;
+        let lookup = |_: &str| Err(std::env::VarError::NotPresent);
         let problems = parse(Path::new("p.toml"), text, &lookup).expect_err("mistakes");
         problems.into_iter().map(|problem| problem.message).collect()
     }
@@ -391,6 +404,58 @@ mod tests {
         }
     }
 
+    /// A pipeline with these lines; line 1 of them is line 5 of the file.
+    fn with(identity: &str, rest: &str) -> String {
+        format!(
+            "name = \"w\"\nsource = {{ type = \"file\", path = \"-\" }}\nstore = {{ type = \"sqlite\", path = \"w.db\" }}\n\
+             identity = {{ {identity} }}\n{rest}\n"
+        )
+    }
+
+    const EFFECT: &str = "[[effect]]\nsql = \"UPDATE t SET a = 1\"";
+
+    fn problem(text: &str) -> (usize, String) {
+        let lookup = |_: &str| Err(std::env::VarError::NotPresent);
+        let problems = parse(Path::new("p.toml"), text, &lookup).expect_err("a mistake");
+        assert_eq!(problems.len(), 1, "{text}: {problems:?}");
+        (problems[0].line, problems[0].message.clone())
+    }
+
+    #[test]
+    fn what_a_clock_or_a_number_cannot_hold_is_refused_with_the_largest_value() {
+        for (section, key, largest, more, shown) in [
+            ("consumer", "batch_wait", "\"365days\"", "\"31536001s\"", "365days"),
+            ("consumer", "handler_timeout", "\"365days\"", "\"18446744073709551615s\"", "365days"),
+            ("consumer", "shutdown_timeout", "\"365days\"", "\"500years\"", "365days"),
+            ("consumer", "queue_max_bytes", "\"1024 GiB\"", "\"1025 GiB\"", "1024 GiB"),
+            ("consumer", "batch_max_bytes", "1099511627776", "9223372036854775807", "1024 GiB"),
+            ("consumer", "batch_max", "1000000", "1000001", "1000000"),
+            ("consumer", "concurrency", "1000000", "9223372036854775807", "1000000"),
+            ("retry", "max_attempts", "1000000", "1000001", "1000000"),
+        ] {
+            let text = |value: &str| with("key = true", &format!("[{section}]\n{key} = {value}\n{EFFECT}"));
+            let lookup = |_: &str| Err(std::env::VarError::NotPresent);
+            assert!(parse(Path::new("p.toml"), &text(largest), &lookup).is_ok(), "{key} = {largest}");
+            let (line, message) = problem(&text(more));
+            assert_eq!(line, 6, "{message}");
+            assert!(message.starts_with(&format!("{section}.{key}: at most ")), "{message}");
+            assert!(message.contains(shown), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_rule_or_no_number_is_said() {
+        let (line, message) = problem(&with("key = false", EFFECT));
+        assert_eq!(line, 4);
+        assert!(message.starts_with("identity.key: must be true"), "{message}");
+        let (line, message) = problem(&with("key = true", &format!("{EFFECT}\nexpect_rows = -1")));
+        assert_eq!(line, 7);
+        assert!(message.contains("effect[1].expect_rows: expected a whole number of 0 or more"), "{message}");
+        let (line, message) = problem(&with("header = \"${A:-${B}}\"", EFFECT));
+        assert_eq!(line, 4);
+        assert!(message.starts_with("identity.header: the default of ${A:-…}"), "{message}");
+    }
+
     #[test]
     fn parameters_are_declared_in_every_way() {
         let text = r#"
@@ -407,7 +472,7 @@ mod tests {
             params.token = { as = "text" }
             params.event = { header = "event-id" }
         "#;
-        let config = parse(Path::new("p.toml"), text, &|_| None).unwrap();
+        let config = parse(Path::new("p.toml"), text, &|_| Err(std::env::VarError::NotPresent)).unwrap();
         let spec = &config.effects[0].spec;
         assert_eq!(
             spec.params["city"],

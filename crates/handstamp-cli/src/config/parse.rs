@@ -13,6 +13,13 @@ use toml_edit::{Item, TableLike};
 /// Most problems that are kept; a file with more is something else.
 const PROBLEMS_MAX: usize = 20;
 
+/// Longest time that may be said: far from what a clock can add, and longer than anybody waits.
+pub(crate) const TIME_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Largest count that may be said; what is made of it still fits into a number.
+const COUNT_MAX: u64 = 1_000_000;
+/// Largest size that may be said: 1 TiB, where the machine can count so far.
+const SIZE_MAX: u64 = 1 << 40;
+
 /// One mistake in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
@@ -50,12 +57,9 @@ impl Text {
         }
     }
 
-    /// Says that the whole text is a credential.
+    /// Says that the whole text is a credential: only a lone variable's name may be shown.
     pub(crate) fn mark_secret(&mut self) {
-        // A credential that was pasted around a variable is not shown either.
-        if self.raw.as_deref().is_some_and(|raw| !raw.starts_with("${") || !raw.ends_with('}')) {
-            self.raw = None;
-        }
+        self.raw = self.raw.as_deref().and_then(lone_variable);
         self.secret = true;
         redact::register(&self.value);
     }
@@ -74,6 +78,21 @@ impl Text {
 impl fmt::Debug for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.shown())
+    }
+}
+
+/// `${NAME}`, when that is the whole text; its default is masked.
+fn lone_variable(raw: &str) -> Option<String> {
+    let inside = raw.strip_prefix("${")?.strip_suffix('}')?;
+    let (name, default) = inside.split_once(":-").map_or((inside, None), |(name, text)| (name, Some(text)));
+    if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return None;
+    }
+    match default {
+        None => Some(format!("${{{name}}}")),
+        Some("") => Some(format!("${{{name}:-}}")),
+        Some(text) if text.contains(['}', '$']) => None,
+        Some(_) => Some(format!("${{{name}:-{}}}", redact::MASK)),
     }
 }
 
@@ -250,6 +269,10 @@ impl<'r, 'a> Section<'r, 'a> {
         if parsed.is_none() {
             self.problem(line, key, format_args!("expected {EXPECTED}; found {}", quoted(&text)));
         }
+        if parsed.is_some_and(|time| time > TIME_MAX) {
+            self.problem(line, key, format_args!("at most \"365days\"; found {}", quoted(&text)));
+            return None;
+        }
         parsed
     }
 
@@ -258,7 +281,8 @@ impl<'r, 'a> Section<'r, 'a> {
         const EXPECTED: &str = "a number of bytes, or a size in quotes such as \"4 MiB\"";
         let (item, line) = self.item(key)?;
         if let Some(number) = item.as_integer() {
-            return self.checked_number(line, key, EXPECTED, number);
+            let size = self.checked_number(line, key, EXPECTED, number)?;
+            return self.at_most(line, key, size, SIZE_MAX, "1024 GiB");
         }
         let Some(text) = item.as_str() else {
             self.wrong_type(line, key, EXPECTED, item);
@@ -269,7 +293,7 @@ impl<'r, 'a> Section<'r, 'a> {
         if parsed.is_none() {
             self.problem(line, key, format_args!("expected {EXPECTED}; found {}", quoted(&text)));
         }
-        parsed
+        self.at_most(line, key, parsed?, SIZE_MAX, "1024 GiB")
     }
 
     /// A whole number of at least 1.
@@ -294,7 +318,8 @@ impl<'r, 'a> Section<'r, 'a> {
             self.wrong_type(line, key, EXPECTED, item);
             return None;
         };
-        self.checked_number(line, key, EXPECTED, number)
+        let count = self.checked_number(line, key, EXPECTED, number)?;
+        self.at_most(line, key, count, COUNT_MAX, "1000000")
     }
 
     /// True or false.
@@ -394,6 +419,14 @@ impl<'r, 'a> Section<'r, 'a> {
                 None
             }
         }
+    }
+
+    fn at_most(&self, line: usize, key: &str, number: usize, max: u64, shown: &str) -> Option<usize> {
+        let fits = u64::try_from(number).is_ok_and(|number| number <= max);
+        if !fits {
+            self.problem(line, key, format_args!("at most {shown}"));
+        }
+        fits.then_some(number)
     }
 
     fn checked_number(&self, line: usize, key: &str, expected: &str, number: i64) -> Option<usize> {

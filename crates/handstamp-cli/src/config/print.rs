@@ -105,6 +105,11 @@ fn store(store: &StoreSection) -> Table {
             table["type"] = value("postgres");
             table["url"] = text(&postgres.url);
             optional(&mut table, "migrate_url", postgres.migrate_url.as_ref());
+            for (key, url) in [("url", Some(&postgres.url)), ("migrate_url", postgres.migrate_url.as_ref())] {
+                if let (Some(mut key), Some(place)) = (table.key_mut(key), url.and_then(place)) {
+                    key.leaf_decor_mut().set_prefix(format!("# {place}\n"));
+                }
+            }
             table["schema"] = text(&postgres.schema);
             optional(&mut table, "setup", postgres.setup.as_ref());
             table["lock_timeout"] = time(postgres.lock_timeout);
@@ -153,6 +158,22 @@ fn text(text: &Text) -> Item {
     value(text.shown())
 }
 
+/// Where a connection string leads, when nothing in it can be a misread piece of a password.
+#[cfg(feature = "postgres")]
+fn place(url: &Text) -> Option<String> {
+    if url.value.matches('@').count() > 1 {
+        return None;
+    }
+    let place = handstamp_stores::postgres::PostgresOptions::parse(&url.value).ok()?.place();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-:/[]".contains(c);
+    place.chars().all(plain).then_some(place)
+}
+
+#[cfg(not(feature = "postgres"))]
+fn place(_: &Text) -> Option<String> {
+    None
+}
+
 fn optional(table: &mut Table, key: &str, written: Option<&Text>) {
     if let Some(written) = written {
         table[key] = text(written);
@@ -175,12 +196,23 @@ mod tests {
     /// The last resort must have nothing to do here: neither what is printed nor Debug has a secret.
     #[test]
     fn nothing_that_is_printed_has_a_secret_even_without_the_last_resort() {
-        let lookup = |_: &str| Some("canary-value".to_owned());
+        let lookup = |_: &str| Ok("canary-value".to_owned());
         for (url, option) in [
             ("postgres://u:canary-value@h/db", "canary-value"),
             ("${DATABASE_URL}", "${PASSWORD}"),
             ("host=h user=u password='canary-value'", "canary-value"),
             ("postgres://u:${PASSWORD}@h/db", "canary${PASSWORD}"),
+            ("${A}canary-typed${B}", "${A}canary-typed${B}"),
+            ("postgres://u:x@canary-tail/x@127.0.0.1/db", "canary-value"),
+            ("host=h password = canary-value", "canary-value"),
+            (r"host=h password='q\\'canary-value'", "canary-value"),
+            (r"host=h password=q\\ canary-value", "canary-value"),
+            ("host=h pasword=canary-value", "canary-value"),
+            ("postgres://u@h/db?pass%77ord=canary-value", "canary-value"),
+            ("postgres://u@h/db&password=canary-value", "canary-value"),
+            ("u:canary-value@h/db", "canary-value"),
+            ("postgres:/u:canary-value@h", "canary-value"),
+            ("postgres://u:q@h/db,postgres://u:canary-value@h/db", "canary-value"),
         ] {
             let text = format!(
                 "name = \"w\"\n[source]\ntype = \"kafka\"\nbrokers = \"${{BROKERS}}\"\ntopics = [\"t\"]\ngroup = \"g\"\n\
@@ -192,6 +224,25 @@ mod tests {
             assert!(!printed.contains("canary"), "{printed}");
             assert!(printed.contains("sasl.password"), "{printed}");
             assert!(!format!("{config:?}").contains("canary"), "{config:?}");
+        }
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn a_connection_string_is_shown_as_its_variable_and_its_place() {
+        let lookup = |_: &str| Ok("postgres://u:q@h/db".to_owned());
+        for (url, shown) in [
+            ("${DATABASE_URL}", "# h:5432/db\nurl = \"${DATABASE_URL}\"\n"),
+            ("postgres://u:q@h:7/db", "# h:7/db\nurl = \"***\"\n"),
+            ("postgres://h/db?port=x", "\nurl = \"***\"\n"),
+        ] {
+            let text = format!(
+                "name = \"w\"\n[source]\ntype = \"file\"\npath = \"-\"\n[identity]\nkey = true\n[store]\n\
+                 type = \"postgres\"\nurl = \"{url}\"\n[[effect]]\nsql = \"SELECT 1\"\n"
+            );
+            let config = super::super::load::parse(Path::new("p.toml"), &text, &lookup).unwrap();
+            let printed = effective(&config);
+            assert!(printed.contains(shown), "{url}: {printed}");
         }
     }
 }

@@ -79,9 +79,22 @@ const FIXED: &[(&str, &str, &str)] =
 /// Whether a setting's value must not be shown.
 pub(super) fn is_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
-    ["password", "secret", "token", "oauthbearer", ".pem", "keystore.key", "ssl.key", "jaas", "credential"]
-        .iter()
-        .any(|part| key.contains(part))
+    [
+        "password",
+        "passphrase",
+        "secret",
+        "token",
+        "oauthbearer",
+        "proxy",
+        ".pem",
+        "keystore.key",
+        "ssl.key",
+        "private",
+        "jaas",
+        "credential",
+    ]
+    .iter()
+    .any(|part| key.contains(part))
 }
 
 /// The text with every secret's value taken out.
@@ -224,7 +237,22 @@ fn differing(from: &str, to: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::differing;
+    use super::{differing, is_secret};
+
+    #[test]
+    fn an_option_that_may_carry_a_credential_is_secret() {
+        for key in [
+            "http.proxy",
+            "sasl.oauthbearer.extensions",
+            "sasl.oauthbearer.config",
+            "SASL.Password",
+            "sasl.jaas.config",
+            "ssl.key.pem",
+        ] {
+            assert!(is_secret(key), "{key}");
+        }
+        assert!(!is_secret("session.timeout.ms") && !is_secret("bootstrap.servers"));
+    }
 
     #[test]
     fn differing_letters_are_counted() {
