@@ -203,6 +203,58 @@ async fn a_truncated_or_replaced_file_is_read_from_its_beginning() {
     }
 }
 
+fn numbered(lines: std::ops::Range<u32>) -> String {
+    lines.map(|number| format!("{{\"id\":{number}}}\n")).collect()
+}
+
+#[tokio::test]
+async fn lines_inserted_in_place_behind_an_equal_beginning_are_read() {
+    let (head, tail) = (numbered(0..600), numbered(600..1_200));
+    assert!(head.len() > 4_096);
+    let place = Place::new(format!("{head}{tail}").as_bytes());
+    place.run(usize::MAX).await;
+    let inserted = numbered(9_000..9_100);
+    fs::write(&place.file, format!("{head}{inserted}{tail}")).unwrap();
+    let seen = place.run(usize::MAX).await;
+    assert_eq!(seen.notices, [Notice::Truncated]);
+    assert_eq!(seen.lines().len(), 1_300);
+    assert_eq!(place.run(0).await.lines().len(), 0);
+}
+
+#[tokio::test]
+async fn the_last_settled_lines_are_those_that_were_delivered() {
+    let long = format!("{}\n", "x".repeat(200_000));
+    let contents = [
+        CONTENT.to_vec(),
+        numbered(0..40).into_bytes(),
+        numbered(0..20_000).into_bytes(),
+        format!("{}{long}", numbered(0..9)).into_bytes(),
+        format!("{}{long}{}", numbered(0..9), numbered(9..12)).into_bytes(),
+        b"one".to_vec(),
+    ];
+    for content in contents {
+        let place = Place::new(&content);
+        let options =
+            FileOptions::new(&place.file, ConsumerName::new("wallet").unwrap()).with_state_dir(place.state());
+        let last = || options.last_settled_lines(LIMITS.message_max_bytes).unwrap();
+        assert!(last().is_empty());
+        let seen = place.run(usize::MAX).await;
+        let settled = last();
+        assert!(!settled.is_empty() && settled.len() <= 16);
+        let delivered = &seen.deliveries[seen.deliveries.len() - settled.len()..];
+        for (line, delivery) in settled.iter().zip(delivered) {
+            assert_eq!(line.record.value, delivery.record.value);
+            assert_eq!(line.record.origin.offset, delivery.record.origin.offset);
+            assert_eq!(line.record.origin.topic, delivery.record.origin.topic);
+            let truncation = delivery.fault.as_ref().and_then(|fault| fault.truncation.clone());
+            assert_eq!(line.truncation, truncation);
+        }
+        assert!(options.discard_position().unwrap() && !options.discard_position().unwrap());
+        assert!(last().is_empty());
+        assert_eq!(place.run(0).await.lines().len(), seen.lines().len());
+    }
+}
+
 #[tokio::test]
 async fn a_lost_or_broken_sidecar_costs_only_duplicates() {
     let breaks: [fn(&Path); 5] = [
@@ -212,7 +264,7 @@ async fn a_lost_or_broken_sidecar_costs_only_duplicates() {
         |sidecar| fs::write(sidecar, vec![b'{'; 1 << 20]).unwrap(),
         |sidecar| {
             let text = fs::read_to_string(sidecar).unwrap();
-            fs::write(sidecar, text.replace("\"version\":1", "\"version\":2")).unwrap();
+            fs::write(sidecar, text.replace("\"version\":2", "\"version\":1")).unwrap();
         },
     ];
     for damage in breaks {

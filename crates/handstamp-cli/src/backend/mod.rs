@@ -74,6 +74,15 @@ pub(crate) trait Backend: Sized {
     /// Opens the store and prepares the effects. An error of kind `Unavailable` may be tried again.
     async fn open(&self, config: &Config) -> Result<(Arc<Self::Store>, Self::Effects), StoreError>;
 
+    /// Whether an opened store holds the id in its inbox, or else the dead letter.
+    async fn knows(
+        &self,
+        store: &Self::Store,
+        config: &Config,
+        id: Option<&MessageId>,
+        letter: DeadLetterKey,
+    ) -> Result<bool, StoreError>;
+
     /// What is known of an id.
     async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError>;
 

@@ -94,6 +94,21 @@ impl Backend for Postgres {
         Ok((Arc::clone(&self.store), effects))
     }
 
+    async fn knows(
+        &self,
+        store: &PostgresStore,
+        config: &Config,
+        id: Option<&MessageId>,
+        letter: DeadLetterKey,
+    ) -> Result<bool, StoreError> {
+        if let Some(id) = id
+            && store.inbox_row(&config.name, id).await?.is_some()
+        {
+            return Ok(true);
+        }
+        Ok(store.dead_letter(&config.name, letter).await?.is_some())
+    }
+
     async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError> {
         self.store.inbox_row(&config.name, id).await
     }

@@ -78,6 +78,21 @@ impl Backend for Sqlite {
         Ok((Arc::new(store), effects))
     }
 
+    async fn knows(
+        &self,
+        store: &SqliteStore,
+        config: &Config,
+        id: Option<&MessageId>,
+        letter: DeadLetterKey,
+    ) -> Result<bool, StoreError> {
+        if let Some(id) = id
+            && store.inbox_get(&config.name, id).await?.is_some()
+        {
+            return Ok(true);
+        }
+        Ok(store.dead_letter(&config.name, &letter).await?.is_some())
+    }
+
     async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError> {
         self.existing(config).await?.inbox_get(&config.name, id).await
     }

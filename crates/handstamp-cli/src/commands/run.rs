@@ -7,9 +7,7 @@ use crate::exit::{CliError, Exit};
 use crate::output::{self, json, live::LiveLine, table};
 use crate::signals::{self, Stop};
 use handstamp_core::retry::Backoff;
-use handstamp_core::{
-    Consumer, ConsumerOptions, Counts, Report, RunError, StopReason, StoreError, StoreErrorKind,
-};
+use handstamp_core::{Consumer, ConsumerOptions, Counts, Report, RunError, StopReason, StoreError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,7 +56,8 @@ async fn run_with<B: Backend>(
     finish(config, args, result)
 }
 
-/// Migrates if asked, opens the store and prepares the effects; waits for a store that is away.
+/// Migrates if asked, opens the store, prepares the effects and asks the store whether the source's position
+/// is its own; waits for a store that is away.
 async fn prepare<B: Backend>(
     backend: &B,
     config: &Config,
@@ -70,7 +69,10 @@ async fn prepare<B: Backend>(
             tracing::info!("{step}");
         }
     }
-    patiently(backend, args.fail_fast, || backend.open(config)).await
+    let opened = patiently(backend, args.fail_fast, || backend.open(config)).await?;
+    let check = || source::check_position(backend, &opened.0, config);
+    patiently(backend, args.fail_fast, check).await?;
+    Ok(opened)
 }
 
 /// Tries again for as long as the store is away.
@@ -86,11 +88,7 @@ async fn patiently<B: Backend, T>(
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
-        let away = matches!(
-            error.kind,
-            StoreErrorKind::Unavailable | StoreErrorKind::Conflict | StoreErrorKind::Timeout
-        );
-        if !away || fail_fast {
+        if !source::is_away(&error) || fail_fast {
             return Err(error.into());
         }
         if said.is_none_or(|at| at.elapsed() >= SAY_EVERY) {

@@ -101,6 +101,75 @@ fn a_second_run_receives_nothing_and_says_how_to_start_over() {
     assert_eq!(number(&place, "SELECT sum(balance) FROM accounts"), 391);
 }
 
+fn without_database(place: &Place) {
+    for name in ["wallet.db", "wallet.db-wal", "wallet.db-shm"] {
+        let _ = std::fs::remove_file(place.path(name));
+    }
+}
+
+const SAID: &str = "the store does not know the line";
+
+#[test]
+fn a_removed_database_gets_everything_again_though_the_position_is_left() {
+    let place = Place::wallet();
+    place.run(&["run", "file.toml"]).exits(0);
+    without_database(&place);
+    position(&place);
+    let again = place.run(&["run", "file.toml", "--json"]).exits(0);
+    assert_eq!(again.counts(NAMES), [32, 13, 5, 1, 13]);
+    assert_eq!(number(&place, "SELECT sum(balance) FROM accounts"), 391);
+    assert_eq!(again.stderr.matches(SAID).count(), 1, "{}", again.stderr);
+    // The position is this store's now.
+    let third = place.run(&["run", "file.toml", "--json"]).exits(0);
+    assert_eq!(third.counts(NAMES)[0], 0);
+    assert!(!third.stderr.contains(SAID), "{}", third.stderr);
+}
+
+#[test]
+fn another_store_beside_the_same_position_gets_everything() {
+    let place = Place::wallet();
+    place.run(&["run", "file.toml"]).exits(0);
+    place.write("other.toml", &place.read("file.toml").replace("wallet.db", "other.db"));
+    let other = place.run(&["run", "other.toml", "--json"]).exits(0);
+    assert_eq!(other.counts(NAMES), [32, 13, 5, 1, 13]);
+    // What only the other store has seen is not lost for the first one.
+    place.quiet(&["publish", "--out", "credits.jsonl", "--sample", "credits", "--count", "20"]).exits(0);
+    place.run(&["run", "other.toml"]).exits(0);
+    let first = place.run(&["run", "file.toml", "--json"]).exits(0);
+    assert_eq!(first.counts(["applied"]), [20]);
+}
+
+#[test]
+fn a_restored_backup_gets_what_it_misses_also_where_the_last_line_came_before() {
+    let place = Place::wallet();
+    let first = place.read("credits.jsonl").lines().next().unwrap().to_owned();
+    place.run(&["run", "file.toml"]).exits(0);
+    // The program has ended: its file is whole without a log.
+    std::fs::copy(place.path("wallet.db"), place.path("backup.db")).unwrap();
+    place.quiet(&["publish", "--out", "credits.jsonl", "--sample", "credits", "--count", "5"]).exits(0);
+    place.write("credits.jsonl", &format!("{}{first}\n", place.read("credits.jsonl")));
+    let next = place.run(&["run", "file.toml", "--json"]).exits(0);
+    assert_eq!(next.counts(["received", "applied", "duplicate"]), [6, 5, 1]);
+    without_database(&place);
+    std::fs::rename(place.path("backup.db"), place.path("wallet.db")).unwrap();
+    let restored = place.run(&["run", "file.toml", "--json"]).exits(0);
+    assert_eq!(restored.counts(["received", "applied"]), [38, 5]);
+    assert_eq!(number(&place, "SELECT count(*) FROM ledger"), 18);
+    assert_eq!(restored.counts(["dead_letter_rows"]), [0]);
+}
+
+#[test]
+fn lines_without_any_id_are_known_by_their_dead_letters() {
+    let place = Place::wallet();
+    place.write("credits.jsonl", "not JSON\n{\"amount\":1}\n");
+    let first = place.run(&["run", "file.toml", "--json"]).exits(0);
+    assert_eq!(first.counts(["dead_letter_rows"]), [2]);
+    assert_eq!(place.run(&["run", "file.toml", "--json"]).exits(0).counts(["received"]), [0]);
+    without_database(&place);
+    let again = place.run(&["run", "file.toml", "--json"]).exits(0);
+    assert_eq!(again.counts(["received", "dead_letter_rows"]), [2, 2]);
+}
+
 #[test]
 fn lines_copied_into_another_file_apply_nothing() {
     let place = Place::wallet();

@@ -13,15 +13,18 @@
 //! * [`config`](FileOptions): which file, whose position, where it is kept;
 //! * `lines`: bytes to lines, bounded;
 //! * `position`: the sidecar and its lock;
+//! * [`settled`](SettledLine): the last settled lines, for asking a store whether it knows them;
 //! * `source`: the thread that serves the port;
 //! * `sink`: appending values as lines.
 
 mod config;
 mod lines;
 mod position;
+mod settled;
 mod sink;
 mod source;
 
 pub use config::FileOptions;
+pub use settled::SettledLine;
 pub use sink::FileSink;
 pub use source::FileSource;

@@ -8,9 +8,12 @@
 //!  none, or unreadable                any                                    0
 //!  offset > size                      truncated                              0, noticed
 //!  other inode or other first bytes   replaced                               0, noticed
+//!  other bytes before the offset      rewritten in place                     0, noticed
 //!  last line had no end               went on in the same line               start of that line
 //!  else                                                                      offset
 //! ```
+//!
+//! Whether the position belongs to a store only that store's inbox can say: see `settled`.
 
 use super::config::FileOptions;
 use handstamp_core::{SourceError, SourceErrorKind};
@@ -20,9 +23,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// How many bytes of the file's beginning tell it from another.
-const PREFIX_BYTES: usize = 4096;
-const VERSION: u32 = 1;
+/// How many bytes of the file's beginning, and as many before the offset, tell it from another.
+const COMPARED_BYTES: usize = 4096;
+/// 2: the bytes before the offset are compared, too.
+const VERSION: u32 = 2;
 /// A sidecar is a few hundred bytes; anything larger is not ours.
 const SIDECAR_MAX_BYTES: u64 = 64 * 1024;
 
@@ -60,6 +64,9 @@ struct Saved {
     line_start: u64,
     terminated: bool,
     prefix_blake3: String,
+    /// Missing in the first version.
+    #[serde(default)]
+    tail_blake3: String,
 }
 
 /// The sidecar of one consumer and one file; its lock is held until it is dropped.
@@ -121,7 +128,7 @@ impl Sidecar {
 
     /// Where to start, judged by what the sidecar and the file say.
     pub(crate) fn start(&self) -> Start {
-        let saved = match self.read() {
+        let saved = match read(&self.file) {
             Ok(Some(saved)) => saved,
             Ok(None) => return Start::default(),
             Err(error) => {
@@ -132,56 +139,10 @@ impl Sidecar {
                 return Start::default();
             }
         };
-        self.judge(&saved).unwrap_or_else(|error| {
+        judge(&self.data, self.inode, &saved).unwrap_or_else(|error| {
             tracing::warn!(file = %self.path, %error, "the file cannot be compared with its position");
             Start::default()
         })
-    }
-
-    fn read(&self) -> io::Result<Option<Saved>> {
-        let length = match fs::metadata(&self.file) {
-            Ok(metadata) => metadata.len(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        if length > SIDECAR_MAX_BYTES {
-            return Err(io::Error::other("it is too large to be a position"));
-        }
-        let saved: Saved = serde_json::from_slice(&fs::read(&self.file)?)?;
-        if saved.version != VERSION {
-            return Err(io::Error::other(format!("its version is {}, not {VERSION}", saved.version)));
-        }
-        Ok(Some(saved))
-    }
-
-    fn judge(&self, saved: &Saved) -> io::Result<Start> {
-        let changed = |why| Ok(Start { changed: Some(why), ..Start::default() });
-        let size = self.data.metadata()?.len();
-        if size < saved.offset {
-            return changed("the file is shorter than what was read of it");
-        }
-        if self.inode != saved.inode {
-            return changed("the file was replaced by another");
-        }
-        if self.prefix_hash(saved.offset)?.1 != saved.prefix_blake3 {
-            return changed("the file begins with other bytes than it did");
-        }
-        if saved.offset == 0 {
-            return Ok(Start::default());
-        }
-        let mut around = [0; 2];
-        let read = self.data.read_at(&mut around, saved.offset - 1)?;
-        if saved.terminated && around[0] != b'\n' {
-            return changed("no line ends where the last one read did");
-        }
-        // The last line was handed over before it was written to its end: hand it over again, whole.
-        let grew_in_line = !saved.terminated && read == 2 && !matches!(around[1], b'\n' | b'\r');
-        if grew_in_line && saved.line_start <= saved.offset {
-            return Ok(Start { offset: saved.line_start, line: saved.line.saturating_sub(1), changed: None });
-        }
-        // Only the line end of that last line may be left: it makes no line of its own.
-        let line = if !saved.terminated && read == 2 { saved.line.saturating_sub(1) } else { saved.line };
-        Ok(Start { offset: saved.offset, line, changed: None })
     }
 
     /// Writes the position durably; a failure is warned of once and costs only duplicates.
@@ -200,9 +161,9 @@ impl Sidecar {
     }
 
     fn try_write(&mut self, position: Position) -> io::Result<()> {
-        let wanted = prefix_length(position.offset);
+        let wanted = compared_length(position.offset);
         if self.prefix.as_ref().is_none_or(|(length, _)| *length != wanted) {
-            self.prefix = Some(self.prefix_hash(position.offset)?);
+            self.prefix = Some((wanted, prefix_hash(&self.data, position.offset)?));
         }
         let saved = Saved {
             version: VERSION,
@@ -213,6 +174,7 @@ impl Sidecar {
             line_start: position.line_start,
             terminated: position.terminated,
             prefix_blake3: self.prefix.as_ref().map(|(_, hash)| hash.clone()).unwrap_or_default(),
+            tail_blake3: tail_hash(&self.data, position.offset)?,
         };
         // The lock is ours, so the name can be fixed: a crash leaves one file behind, not many.
         let new = with_suffix(&self.file, "new");
@@ -221,17 +183,86 @@ impl Sidecar {
         file.sync_data()?;
         fs::rename(&new, &self.file)
     }
-
-    /// Length and hash of the file's first bytes, at most up to `offset`.
-    fn prefix_hash(&self, offset: u64) -> io::Result<(usize, String)> {
-        let mut prefix = vec![0; prefix_length(offset)];
-        self.data.read_exact_at(&mut prefix, 0)?;
-        Ok((prefix.len(), blake3::hash(&prefix).to_hex().to_string()))
-    }
 }
 
-fn prefix_length(offset: u64) -> usize {
-    usize::try_from(offset).unwrap_or(usize::MAX).min(PREFIX_BYTES)
+/// Where the last settled line lies, if the source would go on behind it; nothing is locked.
+pub(super) fn settled(sidecar: &Path, data: &File) -> io::Result<Option<Position>> {
+    // What cannot be read is no position for the source either; it says so.
+    let Ok(Some(saved)) = read(sidecar) else { return Ok(None) };
+    let start = judge(data, data.metadata()?.ino(), &saved)?;
+    let Saved { offset, line, line_start, terminated, .. } = saved;
+    let goes_on = start.changed.is_none() && offset > 0 && line_start < offset;
+    Ok(goes_on.then_some(Position { offset, line, line_start, terminated }))
+}
+
+fn read(sidecar: &Path) -> io::Result<Option<Saved>> {
+    let length = match fs::metadata(sidecar) {
+        Ok(metadata) => metadata.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if length > SIDECAR_MAX_BYTES {
+        return Err(io::Error::other("it is too large to be a position"));
+    }
+    let saved: Saved = serde_json::from_slice(&fs::read(sidecar)?)?;
+    if saved.version != VERSION {
+        return Err(io::Error::other(format!("its version is {}, not {VERSION}", saved.version)));
+    }
+    Ok(Some(saved))
+}
+
+fn judge(data: &File, inode: u64, saved: &Saved) -> io::Result<Start> {
+    let changed = |why| Ok(Start { changed: Some(why), ..Start::default() });
+    let size = data.metadata()?.len();
+    if size < saved.offset {
+        return changed("the file is shorter than what was read of it");
+    }
+    if inode != saved.inode {
+        return changed("the file was replaced by another");
+    }
+    if prefix_hash(data, saved.offset)? != saved.prefix_blake3 {
+        return changed("the file begins with other bytes than it did");
+    }
+    if tail_hash(data, saved.offset)? != saved.tail_blake3 {
+        return changed("other bytes lie before the position than those that were read");
+    }
+    if saved.offset == 0 {
+        return Ok(Start::default());
+    }
+    let mut around = [0; 2];
+    let read = data.read_at(&mut around, saved.offset - 1)?;
+    if saved.terminated && around[0] != b'\n' {
+        return changed("no line ends where the last one read did");
+    }
+    // The last line was handed over before it was written to its end: hand it over again, whole.
+    let grew_in_line = !saved.terminated && read == 2 && !matches!(around[1], b'\n' | b'\r');
+    if grew_in_line && saved.line_start <= saved.offset {
+        return Ok(Start { offset: saved.line_start, line: saved.line.saturating_sub(1), changed: None });
+    }
+    // Only the line end of that last line may be left: it makes no line of its own.
+    let line = if !saved.terminated && read == 2 { saved.line.saturating_sub(1) } else { saved.line };
+    Ok(Start { offset: saved.offset, line, changed: None })
+}
+
+/// Hash of the file's first bytes, at most up to `offset`.
+fn prefix_hash(data: &File, offset: u64) -> io::Result<String> {
+    hash_at(data, 0, compared_length(offset))
+}
+
+/// Hash of the last bytes before `offset`.
+fn tail_hash(data: &File, offset: u64) -> io::Result<String> {
+    let length = compared_length(offset);
+    hash_at(data, offset.saturating_sub(u64::try_from(length).unwrap_or(u64::MAX)), length)
+}
+
+fn hash_at(data: &File, from: u64, length: usize) -> io::Result<String> {
+    let mut bytes = vec![0; length];
+    data.read_exact_at(&mut bytes, from)?;
+    Ok(blake3::hash(&bytes).to_hex().to_string())
+}
+
+fn compared_length(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX).min(COMPARED_BYTES)
 }
 
 /// The sidecar's own path.

@@ -12,6 +12,7 @@
 use super::config::FileOptions;
 use super::lines::{Line, LineReader};
 use super::position::{Position, Sidecar, Start};
+use bytes::Bytes;
 use handstamp_core::delivery::Settled;
 use handstamp_core::offsets::LowWaterMark;
 use handstamp_core::source::{DeliveryCount, NamedLane, PortLimits, SettleKind};
@@ -310,21 +311,16 @@ impl Served {
             reason: format!("the line has {} bytes, more than max_message_bytes", truncation.full_bytes),
             truncation: Some(truncation),
         });
-        let origin = Origin {
-            topic: self.path.clone(),
-            partition: 0,
-            offset: i64::try_from(line.start).unwrap_or(i64::MAX),
-            line: Some(line.number),
-        };
-        let record = Record {
-            key: None,
-            value: Some(line.value),
-            headers: Headers::default(),
-            origin,
-            timestamp: None,
-        };
+        let record = record(self.path.clone(), line.start, line.number, line.value);
         Delivery { lane: LANE, tag, record, fault }
     }
+}
+
+/// The record of a line.
+pub(super) fn record(path: Arc<str>, start: u64, number: u64, value: Bytes) -> Record {
+    let offset = i64::try_from(start).unwrap_or(i64::MAX);
+    let origin = Origin { topic: path, partition: 0, offset, line: Some(number) };
+    Record { key: None, value: Some(value), headers: Headers::default(), origin, timestamp: None }
 }
 
 async fn serve(
@@ -406,7 +402,6 @@ impl Served {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use proptest::prelude::*;
 
     proptest! {
