@@ -21,6 +21,8 @@ const CHUNK: usize = 1000;
 const CHUNK_BYTES: usize = 4 << 20;
 /// Where samples and lines have their id unless told otherwise.
 const ID_FIELD: &str = "event_id";
+/// Most messages to make up: their times and their worth still fit into a number.
+const SAMPLES_MAX: u64 = 1_000_000_000;
 /// The time of a seeded sample's first id: 2026-01-01.
 const SEEDED_FIRST_MS: u64 = 1_767_225_600_000;
 
@@ -146,6 +148,7 @@ impl<'a> Plan<'a> {
     }
 
     async fn publish_sample(&self, sink: &impl Sink) -> Result<Published, CliError> {
+        within_samples(self.args.count)?;
         let credits = credits(self.args);
         let mut chunk = Chunk::default();
         let mut published =
@@ -236,6 +239,13 @@ impl Chunk {
     }
 }
 
+fn within_samples(count: u64) -> Result<(), CliError> {
+    if count > SAMPLES_MAX {
+        return Err(CliError::usage(format!("--count: at most {SAMPLES_MAX}")));
+    }
+    Ok(())
+}
+
 fn credits(args: &PublishArgs) -> Credits {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(SEEDED_FIRST_MS);
@@ -245,4 +255,18 @@ fn credits(args: &PublishArgs) -> Credits {
         None => (uuid::Uuid::new_v4().as_u64_pair().0, now_ms),
     };
     Credits { count: args.count, duplicates: args.duplicates, accounts: args.accounts, seed, first_ms }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_samples_than_can_be_numbered_are_refused() {
+        assert!(within_samples(SAMPLES_MAX).is_ok());
+        for count in [SAMPLES_MAX + 1, u64::MAX] {
+            let error = within_samples(count).unwrap_err().to_string();
+            assert!(error.contains("--count: at most 1000000000"), "{error}");
+        }
+    }
 }
