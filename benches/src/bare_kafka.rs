@@ -190,7 +190,7 @@ impl Shared {
             let lane = Lane::open(&self.options.url, self.options.inbox).await?;
             while let Some(batch) = self.next_batch(&self.queues[at]) {
                 self.marks.begun();
-                lane.apply(&batch).await?;
+                lane.apply(&batch, &self.marks).await?;
                 self.marks.committed();
                 {
                     let mut positions = lock(&self.positions);

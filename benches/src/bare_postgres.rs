@@ -3,6 +3,7 @@
 
 use crate::harness::Res;
 use crate::postgres;
+use crate::wrap::Marks;
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -71,9 +72,9 @@ impl Lane {
     }
 
     /// Applies a batch in one transaction; after a deadlock or serialization failure again.
-    pub(crate) async fn apply(&self, batch: &[Taken]) -> Res<()> {
+    pub(crate) async fn apply(&self, batch: &[Taken], marks: &Marks) -> Res<()> {
         loop {
-            let error = match self.transaction(batch).await {
+            let error = match self.transaction(batch, marks).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
@@ -86,13 +87,14 @@ impl Lane {
         }
     }
 
-    async fn transaction(&self, batch: &[Taken]) -> Res<()> {
+    async fn transaction(&self, batch: &[Taken], marks: &Marks) -> Res<()> {
         let ids: Vec<Uuid> =
             batch.iter().map(|taken| Uuid::try_parse(&taken.id)).collect::<Result<_, _>>()?;
         let mut begin: Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + '_>> =
             Box::pin(self.client.batch_execute("BEGIN"));
         let begun = poll_once(&mut begin).await;
         let fresh = if self.inbox { Some(self.claim(batch, &ids).await?) } else { None };
+        marks.claimed();
         let mut rows = vec![];
         for (taken, id) in batch.iter().zip(ids) {
             if fresh.as_ref().is_none_or(|fresh| fresh.contains(&id)) {
@@ -115,6 +117,7 @@ impl Lane {
         if let Some(wrong) = done.iter().position(|touched| *touched != 1) {
             return Err(format!("an effect of message {} touched {} rows", wrong / 2, done[wrong]).into());
         }
+        marks.committing();
         self.client.batch_execute("COMMIT").await?;
         Ok(())
     }

@@ -82,6 +82,9 @@ fn kafka_run(what: &str, setting: Setting) -> Res<Sample> {
     let mut sample = Sample::timed(sent.count, marks.seconds().ok_or("nothing was committed")?);
     sample.set("transactions_per_message", float(marks.commits()) / float(sent.count));
     sample.set("cpu_us_per_message", cpu * 1e6 / float(sent.count));
+    if setting.lanes == 1 {
+        marks.phases(&mut sample);
+    }
     database.settle_counters()?;
     database.counters()?.since(before, sent.count, &mut sample);
     database.check(&sent, setting.inbox)?;

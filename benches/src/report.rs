@@ -143,7 +143,7 @@ fn section(text: &mut String, results: &Results) -> Res<()> {
 }
 
 /// What a side's table shows, where the side has it.
-const COLUMNS: [(&str, &str); 12] = [
+const COLUMNS: [(&str, &str); 16] = [
     ("rate", "messages/s, median (min–max)"),
     ("ms_per_claim", "ms a claim, median (min–max)"),
     ("transactions_per_message", "transactions/msg"),
@@ -155,6 +155,10 @@ const COLUMNS: [(&str, &str); 12] = [
     ("written_bytes_per_message", "B written/msg"),
     ("vm_hwm_mb", "VmHWM MB, median (min–max)"),
     ("start_ms", "exec to assigned ms, median (min–max)"),
+    ("begin_us", "begin and claim µs"),
+    ("work_us", "effects µs"),
+    ("commit_us", "commit µs"),
+    ("between_us", "between µs"),
     ("seconds", "seconds"),
 ];
 

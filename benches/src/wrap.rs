@@ -3,6 +3,7 @@
 //! The time of a run is from the first `begin` to the return of the last `commit`, on our side and on
 //! the bare loops' side alike: joining a group and starting up are measured elsewhere.
 
+use crate::harness::{Sample, float};
 use handstamp::{
     Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Recorded, Store,
     StoreCapabilities, StoreError,
@@ -18,6 +19,19 @@ pub(crate) struct Marks {
     first: Mutex<Option<(Instant, SystemTime)>>,
     last: Mutex<Option<(Instant, SystemTime)>>,
     commits: AtomicU64,
+    phases: Phases,
+}
+
+/// Nanoseconds spent in the phases of all transactions together.
+#[derive(Debug, Default)]
+struct Phases {
+    /// When the phase that runs now began, as nanoseconds since the first begin; only exact for one
+    /// transaction at a time.
+    since: AtomicU64,
+    between: AtomicU64,
+    begin: AtomicU64,
+    work: AtomicU64,
+    commit: AtomicU64,
 }
 
 impl Marks {
@@ -25,10 +39,38 @@ impl Marks {
     pub(crate) fn begun(&self) {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert_with(|| (Instant::now(), SystemTime::now()));
+        drop(first);
+        self.phase(&self.phases.between);
+    }
+
+    /// Its claims are answered now.
+    pub(crate) fn claimed(&self) {
+        self.phase(&self.phases.begin);
+    }
+
+    /// Its effects are done and checked, its commit is asked for now.
+    pub(crate) fn committing(&self) {
+        self.phase(&self.phases.work);
+    }
+
+    fn phase(&self, ended: &AtomicU64) {
+        let Some((first, _)) = *self.first.lock().unwrap_or_else(PoisonError::into_inner) else { return };
+        let now = u64::try_from(first.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let since = self.phases.since.swap(now, Ordering::Relaxed);
+        ended.fetch_add(now.saturating_sub(since), Ordering::Relaxed);
+    }
+
+    /// Writes the mean time of each phase into a sample, in microseconds a transaction.
+    pub(crate) fn phases(&self, sample: &mut Sample) {
+        let each =
+            |phase: &AtomicU64| float(phase.load(Ordering::Relaxed)) / 1e3 / float(self.commits().max(1));
+        sample.set("between_us", each(&self.phases.between)).set("begin_us", each(&self.phases.begin));
+        sample.set("work_us", each(&self.phases.work)).set("commit_us", each(&self.phases.commit));
     }
 
     /// A transaction was committed now.
     pub(crate) fn committed(&self) {
+        self.phase(&self.phases.commit);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), SystemTime::now()));
         self.commits.fetch_add(1, Ordering::Relaxed);
     }
@@ -90,11 +132,13 @@ impl<S: Store> Store for Marked<S> {
         ids: &[ClaimRequest],
     ) -> Result<(S::Tx, Vec<Claim>), StoreError> {
         self.marks.begun();
-        if self.claim {
-            return self.store.begin(consumer, ids).await;
-        }
-        let (tx, _) = self.store.begin(consumer, &[]).await?;
-        Ok((tx, vec![Claim::First; ids.len()]))
+        let begun = if self.claim {
+            self.store.begin(consumer, ids).await?
+        } else {
+            (self.store.begin(consumer, &[]).await?.0, vec![Claim::First; ids.len()])
+        };
+        self.marks.claimed();
+        Ok(begun)
     }
 
     async fn record(
@@ -107,6 +151,7 @@ impl<S: Store> Store for Marked<S> {
     }
 
     async fn commit(&self, tx: S::Tx) -> Result<(), StoreError> {
+        self.marks.committing();
         let committed = self.store.commit(tx).await;
         if committed.is_ok() {
             self.marks.committed();

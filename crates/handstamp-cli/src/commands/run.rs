@@ -181,6 +181,6 @@ fn start_over(config: &Config, section: &config::FileSection) -> Option<String> 
 }
 
 #[cfg(not(feature = "file"))]
-fn start_over(_: &Config, _: &config::FileSection) -> Option<String> {
+fn start_over<Section>(_: &Config, _: &Section) -> Option<String> {
     None
 }
