@@ -1,5 +1,6 @@
 //! The command line: what can be typed, with examples.
 
+use crate::config::TIME_MAX;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -261,7 +262,10 @@ pub(crate) enum Sample {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "write a time with its unit, such as 2s or 500ms".to_owned())
+    let time = humantime::parse_duration(text)
+        .map_err(|_| "write a time with its unit, such as 2s or 500ms".to_owned())?;
+    // A longer one could not be added to the clock.
+    if time > TIME_MAX { Err("at most 365 days".to_owned()) } else { Ok(time) }
 }
 
 fn header(text: &str) -> Result<(String, String), String> {

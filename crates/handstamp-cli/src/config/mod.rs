@@ -26,4 +26,5 @@ pub(crate) use model::PostgresSection;
 #[cfg(feature = "sqlite")]
 pub(crate) use model::SqliteSection;
 pub(crate) use model::{Config, SourceSection, StoreSection};
+pub(crate) use parse::TIME_MAX;
 pub(crate) use print::effective;

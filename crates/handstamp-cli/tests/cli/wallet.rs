@@ -107,6 +107,16 @@ fn without_database(place: &Place) {
     }
 }
 
+/// With the log beside it, where there is one.
+fn copy_database(place: &Place, from: &str, to: &str) {
+    for end in ["", "-wal"] {
+        let (from, to) = (place.path(&format!("{from}{end}")), place.path(&format!("{to}{end}")));
+        if from.exists() {
+            std::fs::copy(from, to).unwrap();
+        }
+    }
+}
+
 const SAID: &str = "the store does not know the line";
 
 #[test]
@@ -144,14 +154,13 @@ fn a_restored_backup_gets_what_it_misses_also_where_the_last_line_came_before() 
     let place = Place::wallet();
     let first = place.read("credits.jsonl").lines().next().unwrap().to_owned();
     place.run(&["run", "file.toml"]).exits(0);
-    // The program has ended: its file is whole without a log.
-    std::fs::copy(place.path("wallet.db"), place.path("backup.db")).unwrap();
+    copy_database(&place, "wallet.db", "backup.db");
     place.quiet(&["publish", "--out", "credits.jsonl", "--sample", "credits", "--count", "5"]).exits(0);
     place.write("credits.jsonl", &format!("{}{first}\n", place.read("credits.jsonl")));
     let next = place.run(&["run", "file.toml", "--json"]).exits(0);
     assert_eq!(next.counts(["received", "applied", "duplicate"]), [6, 5, 1]);
     without_database(&place);
-    std::fs::rename(place.path("backup.db"), place.path("wallet.db")).unwrap();
+    copy_database(&place, "backup.db", "wallet.db");
     let restored = place.run(&["run", "file.toml", "--json"]).exits(0);
     assert_eq!(restored.counts(["received", "applied"]), [38, 5]);
     assert_eq!(number(&place, "SELECT count(*) FROM ledger"), 18);
