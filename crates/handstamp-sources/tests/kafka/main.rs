@@ -10,10 +10,8 @@
     reason = "helpers of tests may panic as tests do"
 )]
 
-mod commit_errors;
 mod common;
 mod conformance;
 mod deliver;
-mod faults;
 mod rebalance;
 mod shapes;
