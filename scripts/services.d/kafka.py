@@ -41,9 +41,11 @@ class Kafka:
         self.instance = instance
         self.sasl = instance.kind == "kafka-sasl"
         self.members = 3 if instance.kind == "kafka3" else 1
-        # Listeners of a node in the order of its ports. A proxied listener would be one more line here.
-        self.listeners = ["PLAINTEXT", "CONTROLLER"] + (["SASL_SSL"] if self.sasl else [])
-        self.port_count = len(self.listeners) * self.members
+        # Listeners of a node in the order of its ports. PROXIED tells its clients the port after it, on which
+        # nothing listens until a proxy does: a client goes where the broker says, so only that leads it there.
+        self.listeners = ["PLAINTEXT", "CONTROLLER"] + (["SASL_SSL"] if self.sasl else []) + ["PROXIED"]
+        self.ports_each = len(self.listeners) + 1
+        self.port_count = self.ports_each * self.members
 
     def prepare(self):
         """Downloads what is missing."""
@@ -51,7 +53,11 @@ class Kafka:
 
     def port(self, state, member, listener):
         """The port of a node's listener."""
-        return state["ports"][(member - 1) * len(self.listeners) + self.listeners.index(listener)]
+        return state["ports"][(member - 1) * self.ports_each + self.listeners.index(listener)]
+
+    def _advertised(self, state, member, listener):
+        """The port that clients of a node's listener are told."""
+        return self.port(state, member, listener) if listener != "PROXIED" else state["ports"][member * self.ports_each - 1]
 
     def _bootstrap(self, state, listener="PLAINTEXT"):
         return ",".join(f"{LOOPBACK}:{self.port(state, member, listener)}" for member in range(1, self.members + 1))
@@ -62,12 +68,13 @@ class Kafka:
     def _properties(self, state, member):
         folder = self._node(member)
         addresses = ",".join(f"{name}://{LOOPBACK}:{self.port(state, member, name)}" for name in self.listeners)
+        advertised = ",".join(f"{name}://{LOOPBACK}:{self._advertised(state, member, name)}" for name in self.listeners)
         voters = ",".join(f"{n}@{LOOPBACK}:{self.port(state, n, 'CONTROLLER')}" for n in range(1, self.members + 1))
         lines = [
             "process.roles=broker,controller", f"node.id={member}",
-            f"listeners={addresses}", f"advertised.listeners={addresses}",
+            f"listeners={addresses}", f"advertised.listeners={advertised}",
             "controller.listener.names=CONTROLLER", "inter.broker.listener.name=PLAINTEXT",
-            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,PROXIED:PLAINTEXT",
             f"log.dirs={folder / 'kraft'}",
         ]
         if self.members == 1:
@@ -175,7 +182,14 @@ class Kafka:
                 "HANDSTAMP_TEST_KAFKA_SASL_PASSWORD": state["password"],
             }
         name = "HANDSTAMP_TEST_KAFKA3" if self.members > 1 else "HANDSTAMP_TEST_KAFKA"
-        return {name: self._bootstrap(state)}
+        lines = {name: self._bootstrap(state)}
+        # A broker that was started by an older version of this script has no such listener.
+        if len(state["ports"]) == self.port_count:
+            lines[f"{name}_PROXIED"] = ",".join(
+                f"{LOOPBACK}:{self.port(state, n, 'PROXIED')}={LOOPBACK}:{self._advertised(state, n, 'PROXIED')}"
+                for n in range(1, self.members + 1)
+            )
+        return lines
 
     def version(self):
         """The version of the server, from its jar."""
