@@ -5,6 +5,7 @@
 //! * the words: [`Message`], [`Delivery`], [`Claim`], [`DeadLetter`], [`Report`];
 //! * the seams: [`Source`], [`Store`], [`Sink`], [`Handler`] and [`BatchHandler`];
 //! * the pure rules: [`identity`], [`decide`], [`retry`], [`offsets`], [`json`], [`invariants`];
+//! * the named places where the crash lab ends the process: [`CrashPoint`];
 //! * the engine: [`Consumer`], which polls a source, claims in batches, runs handlers inside the
 //!   store's transaction, commits, and only then settles.
 //!
@@ -13,6 +14,7 @@
 
 pub mod clock;
 pub mod consumer;
+pub mod crash_point;
 pub mod decide;
 pub mod delivery;
 pub mod handler;
@@ -29,6 +31,7 @@ pub mod store;
 pub mod telemetry;
 
 pub use consumer::{Consumer, ConsumerOptions, OnIdReuse, Order, RunError, RunErrorKind, StopReason};
+pub use crash_point::CrashPoint;
 pub use delivery::{Delivery, DeliveryTag, Disposition, Lane, RecordFault, Settled};
 pub use handler::{BatchError, BatchHandler, BoxError, Decision, Handler, HandlerError};
 pub use identity::Identity;

@@ -10,6 +10,7 @@
 use super::batch::Shared;
 use super::dispatch::{Cause, RunFailure};
 use super::item::{Failure, Item};
+use crate::crash_point::CrashPoint;
 use crate::decide::{OnIdReuse, Outcome};
 use crate::handler::Decision;
 use crate::message::{Message, Timestamp};
@@ -65,6 +66,7 @@ impl<S: Store> Shared<S> {
             let text = format!("the store answered {} claims for {} ids", claims.len(), requests.len());
             return Attempt::Fatal(StoreError::new(StoreErrorKind::Config, text));
         }
+        CrashPoint::AfterClaim.reached();
         let plans = self.plan(chunk, claims);
         let handled: Vec<usize> = at_plan(&plans, Plan::Handle).collect();
         if !handled.is_empty() {
@@ -100,8 +102,12 @@ impl<S: Store> Shared<S> {
                 }
             }
         };
+        CrashPoint::BeforeCommit.reached();
         match self.store.commit(tx).await {
-            Ok(()) => Attempt::Committed(self.tally(chunk, &plans, &recorded)),
+            Ok(()) => {
+                CrashPoint::AfterCommit.reached();
+                Attempt::Committed(self.tally(chunk, &plans, &recorded))
+            }
             Err(error) => after_commit_error(error, chunk, &plans, &handled),
         }
     }
@@ -169,6 +175,7 @@ impl<S: Store> Shared<S> {
 
     /// Rolls back after a failed handler and says whose fault it was.
     async fn after_handler(&self, tx: S::Tx, failed: RunFailure, handled: &[usize]) -> Attempt {
+        CrashPoint::BeforeRollback.reached();
         let culprit = failed.culprit.map(|at| handled[at]).or_else(|| sole(handled));
         let run = |outcome, class, code, reason| {
             let failure = Failure { class, code, reason };

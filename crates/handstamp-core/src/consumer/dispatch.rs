@@ -1,5 +1,6 @@
 //! Runs the user's handler: one time limit, panics caught, both kinds of handler behind one trait.
 
+use crate::crash_point::CrashPoint;
 use crate::handler::{BatchHandler, Handler, HandlerError};
 use crate::message::Message;
 use futures_util::FutureExt;
@@ -45,6 +46,9 @@ impl<Tx: Send + 'static, H: Handler<Tx>> DynHandler<Tx> for OneByOne<H> {
     ) -> LocalBoxFuture<'a, Result<(), RunFailure>> {
         async move {
             for (at, message) in messages.iter().enumerate() {
+                if at > 0 {
+                    CrashPoint::BetweenEffects.reached();
+                }
                 // Made inside the guarded future: a handler may panic before its first await.
                 let handled = AssertUnwindSafe(async { self.0.handle(tx, message).await }).catch_unwind();
                 let cause = match timeout(limit, handled).await {

@@ -8,6 +8,7 @@ use super::in_flight::InFlight;
 use super::intake::{Flow, Intake};
 use super::item::Item;
 use super::{Consumer, RunError, RunErrorKind, StopReason};
+use crate::crash_point::CrashPoint;
 use crate::delivery::{Delivery, DeliveryTag, Disposition, Lane};
 use crate::identity::Identity;
 use crate::retry::Backoff;
@@ -489,6 +490,7 @@ impl<S: Store> Engine<S> {
 
     /// Lets the source settle what was asked and leave; answers what it still says.
     async fn close(&mut self) {
+        CrashPoint::OnShutdown.reached();
         let within = self.shared.options.shutdown_timeout.clamp(CLOSE_MIN, CLOSE_MIN * 2);
         self.command(Command::Close { within });
         let until = Instant::now() + within + Duration::from_secs(1);

@@ -16,7 +16,7 @@
 //! Whether the position belongs to a store only that store's inbox can say: see `settled`.
 
 use super::config::FileOptions;
-use handstamp_core::{SourceError, SourceErrorKind};
+use handstamp_core::{CrashPoint, SourceError, SourceErrorKind};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -148,7 +148,10 @@ impl Sidecar {
     /// Writes the position durably; a failure is warned of once and costs only duplicates.
     pub(crate) fn write(&mut self, position: Position) {
         match self.try_write(position) {
-            Ok(()) => self.broken = false,
+            Ok(()) => {
+                CrashPoint::AfterSettle.reached();
+                self.broken = false;
+            }
             Err(error) => {
                 if !std::mem::replace(&mut self.broken, true) {
                     tracing::warn!(
@@ -181,6 +184,7 @@ impl Sidecar {
         let mut file = File::create(&new)?;
         file.write_all(&serde_json::to_vec(&saved)?)?;
         file.sync_data()?;
+        CrashPoint::MidSettle.reached();
         fs::rename(&new, &self.file)
     }
 }

@@ -17,8 +17,8 @@ use handstamp_core::delivery::Settled;
 use handstamp_core::offsets::LowWaterMark;
 use handstamp_core::source::{DeliveryCount, NamedLane, PortLimits, SettleKind};
 use handstamp_core::{
-    Capabilities, Command, Control, Delivery, DeliveryTag, Disposition, Fingerprint, Headers, Lane, Notice,
-    Origin, Record, RecordFault, Source, SourceError, SourceErrorKind, SourcePort,
+    Capabilities, Command, Control, CrashPoint, Delivery, DeliveryTag, Disposition, Fingerprint, Headers,
+    Lane, Notice, Origin, Record, RecordFault, Source, SourceError, SourceErrorKind, SourcePort,
 };
 use std::collections::VecDeque;
 use std::fs::File;
@@ -302,6 +302,7 @@ impl Served {
     }
 
     fn deliver(&mut self, lines: Vec<Line>) -> Vec<Delivery> {
+        CrashPoint::AfterPoll.reached();
         lines.into_iter().map(|line| self.delivery(line)).collect()
     }
 
@@ -330,6 +331,7 @@ async fn serve(
     deliveries: mpsc::Sender<Vec<Delivery>>,
     commands: mpsc::UnboundedReceiver<Command>,
 ) {
+    CrashPoint::OnAssign.reached();
     served.say(Control::Assigned(vec![NamedLane { lane: LANE, name: served.path.clone() }]));
     if let Some(why) = changed {
         tracing::warn!(file = %served.path, "{why}: reading it from its beginning");

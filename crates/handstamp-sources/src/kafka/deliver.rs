@@ -4,7 +4,7 @@ use super::assignment::{Item, Owned};
 use super::ffi::{self, Code};
 use super::outbox::Room;
 use super::session::Session;
-use handstamp_core::{Control, Delivery, DeliveryTag, Lane, Notice};
+use handstamp_core::{Control, CrashPoint, Delivery, DeliveryTag, Lane, Notice};
 use rdkafka::Offset;
 use rdkafka::consumer::Consumer as _;
 use std::time::Duration;
@@ -54,6 +54,7 @@ impl Session {
         let lane = self.worker.lanes.lane(id);
         let built = self.batch(id, lane);
         if !built.batch.is_empty() {
+            CrashPoint::AfterPoll.reached();
             self.worker.outbox.send(built.batch);
         }
         if built.ended

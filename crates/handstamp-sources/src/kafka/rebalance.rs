@@ -6,7 +6,7 @@ use super::ffi::Queue;
 use super::session::Session;
 use super::thread::End;
 use super::wake::Signal;
-use handstamp_core::{Control, Lane, Notice};
+use handstamp_core::{Control, CrashPoint, Lane, Notice};
 use rdkafka::consumer::Consumer as _;
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::HashSet;
@@ -69,6 +69,7 @@ impl Session {
         let named: Vec<_> = ids.into_iter().map(|id| self.worker.lanes.named(id)).collect();
         let names: Vec<&str> = named.iter().map(|one| &*one.name).collect();
         tracing::info!(target: "handstamp", lanes = names.join(" "), "assigned");
+        CrashPoint::OnAssign.reached();
         self.worker.say(Control::Assigned(named));
         if self.worker.lanes.ours().len() > self.planned_lanes.saturating_mul(2) {
             tracing::info!(target: "handstamp", "many more partitions than the queues were sized for; building a new client");
@@ -121,7 +122,9 @@ impl Session {
             self.worker.notice(Notice::Revoked);
             tracing::info!(target: "handstamp", lanes = lanes.len(), "being taken away");
             let limit = Instant::now() + self.worker.options.revoke_timeout();
+            CrashPoint::RevokeBeforeDrain.reached();
             self.drain(lanes, limit);
+            CrashPoint::RevokeAfterDrain.reached();
             if !self.worker.engine_gone {
                 self.flush_commits(limit.max(Instant::now() + LAST_COMMIT));
             }

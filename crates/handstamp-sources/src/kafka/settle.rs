@@ -3,7 +3,7 @@
 use super::commit::{InFlight, Verdict, verdict};
 use super::ffi::{self, Code, CommitAnswer};
 use super::session::Session;
-use handstamp_core::{Command, DeliveryTag, Disposition, Lane, Notice, Settled};
+use handstamp_core::{Command, CrashPoint, DeliveryTag, Disposition, Lane, Notice, Settled};
 use rdkafka::consumer::Consumer as _;
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::HashSet;
@@ -145,6 +145,7 @@ impl Session {
         match ffi::commit(&self.client, &list, &self.answers, number) {
             Ok(()) => {
                 self.commits.sent(request, now);
+                CrashPoint::MidSettle.reached();
                 true
             }
             Err(code) => {
@@ -223,6 +224,7 @@ impl Session {
             Verdict::Done => {
                 owned.committed = Some(owned.committed.map_or(position, |committed| committed.max(position)));
                 let acked = owned.take_acked_below(position);
+                CrashPoint::AfterSettle.reached();
                 self.worker.settled(answers(lane, acked, Settled::Done));
                 return true;
             }

@@ -20,7 +20,7 @@ use super::pipeline::in_order;
 use super::store::{PostgresStore, Tx};
 use crate::effect::{BindError, CompiledEffect, EffectSpec, ExpectRows, MessageView};
 use handstamp_core::{
-    BatchError, BatchHandler, FailureClass, HandlerError, Message, StoreError, StoreErrorKind,
+    BatchError, BatchHandler, CrashPoint, FailureClass, HandlerError, Message, StoreError, StoreErrorKind,
 };
 use std::error::Error;
 use std::fmt;
@@ -249,6 +249,9 @@ impl SqlEffects {
                     self.judge(landed)?;
                 }
                 flight.send(client, statement, Place { message, effect }, parameters).await;
+                if effect + 1 < prepared.len() {
+                    CrashPoint::BetweenEffects.reached_when_sent().await;
+                }
             }
             if message % YIELD_EVERY == YIELD_EVERY - 1 {
                 // The connection's task shares this thread: it sends, and the server works meanwhile.

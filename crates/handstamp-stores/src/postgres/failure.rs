@@ -11,8 +11,8 @@ use super::store::PostgresStore;
 use crate::rows::{ConsumerRow, DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use bytes::Bytes;
 use handstamp_core::{
-    ConsumerName, DeadLetter, FailureClass, Fingerprint, Header, Headers, MessageId, Origin, Reason, Record,
-    Recorded, StoreError, StoreErrorKind, Timestamp, Truncation,
+    ConsumerName, CrashPoint, DeadLetter, FailureClass, Fingerprint, Header, Headers, MessageId, Origin,
+    Reason, Record, Recorded, StoreError, StoreErrorKind, Timestamp, Truncation,
 };
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
@@ -63,6 +63,7 @@ pub(crate) async fn record(
             outcomes.push(if kept == 0 { Recorded::Known } else { Recorded::New });
         }
     }
+    CrashPoint::MidDeadLetter.reached();
     let marked: Vec<Vec<u8>> = letters
         .iter()
         .filter(|letter| letter.marks_inbox())

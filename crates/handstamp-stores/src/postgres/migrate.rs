@@ -11,7 +11,7 @@
 use super::classify::store_error;
 use super::config::SchemaName;
 use super::inbox::GUARD;
-use handstamp_core::{StoreError, StoreErrorKind};
+use handstamp_core::{CrashPoint, StoreError, StoreErrorKind};
 use std::time::Duration;
 use tokio_postgres::types::{Oid, Type};
 use tokio_postgres::{Client, GenericClient};
@@ -100,6 +100,7 @@ pub async fn migrate_with(client: &Client, options: &MigrateOptions) -> Result<M
             .await
             .map_err(|e| store_error("waiting for the lock of migrations", e))?;
         let migrated = migrate_locked(client, options).await?;
+        CrashPoint::MidMigrate.reached();
         client.batch_execute("COMMIT").await.map_err(|e| store_error("committing the migration", e))?;
         Ok(migrated)
     }

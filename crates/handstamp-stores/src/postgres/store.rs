@@ -25,8 +25,8 @@ use super::inbox::{self, Batch, ClaimSql, ConsumerParameters};
 use super::migrate::{MigrateOptions, Migrated, migrate_with};
 use futures_util::future::join;
 use handstamp_core::{
-    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Recorded, Store,
-    StoreCapabilities, StoreError, StoreErrorKind,
+    Claim, ClaimRequest, ConsumerKey, ConsumerName, CrashPoint, DeadLetter, Fault, Fingerprint, Recorded,
+    Store, StoreCapabilities, StoreError, StoreErrorKind,
 };
 use std::collections::HashMap;
 use std::error::Error;
@@ -272,7 +272,8 @@ impl Shared {
         let parameters = ConsumerParameters::from(consumer);
         let statement = if batch.len() == 1 { &prepared.insert_one } else { &prepared.insert_many };
         let values = batch.parameters(&parameters);
-        let ((begun, opened), rows) = join(begun, client.query(statement, &values)).await;
+        let claimed = CrashPoint::MidClaim.between_sending_and_answer(client.query(statement, &values));
+        let ((begun, opened), rows) = join(begun, claimed).await;
         begun.and(opened).map_err(failed)?;
         let rows = rows.map_err(inbox::claim_error)?;
         batch.take(&rows)?;
@@ -355,6 +356,7 @@ impl Store for PostgresStore {
     async fn commit(&self, tx: Tx) -> Result<(), StoreError> {
         let shared = &self.shared;
         let commit = commit_guarded(tx.slot.client(), &tx.slot.prepared.guard);
+        let commit = CrashPoint::CommitSent.between_sending_and_answer(commit);
         match timeout(self.options().commit_timeout, commit).await {
             Ok(Ok(())) => {
                 let Tx { mut slot, .. } = tx;

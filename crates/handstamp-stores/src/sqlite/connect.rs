@@ -7,7 +7,7 @@
 
 use super::classify::{is_busy, store_error};
 use super::config::SqliteOptions;
-use handstamp_core::{StoreError, StoreErrorKind};
+use handstamp_core::{CrashPoint, StoreError, StoreErrorKind};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::trace::{TraceEvent, TraceEventCodes};
 use rusqlite::{Connection, OpenFlags};
@@ -260,7 +260,11 @@ fn watch(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<A
     connection.authorizer(Some(move |context: AuthContext<'_>| hook.authorize(&context)))?;
     let hook = Arc::clone(&guard);
     // True turns the commit into a rollback.
-    connection.commit_hook(Some(move || !hook.is(Mode::Own)))?;
+    let on_commit = move || {
+        CrashPoint::CommitSent.reached();
+        !hook.is(Mode::Own)
+    };
+    connection.commit_hook(Some(on_commit))?;
     let hook = Arc::clone(&guard);
     connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || hook.must_stop()))?;
     Ok(guard)

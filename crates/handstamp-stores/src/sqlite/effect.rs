@@ -16,7 +16,8 @@ use super::connect::{Guard, Mode, unwatch_statements, watch_statements};
 use super::store::Tx;
 use crate::effect::{BindError, CompiledEffect, ExpectRows, MessageView, Param, Value};
 use handstamp_core::{
-    BatchError, BatchHandler, FailureClass, Fault, HandlerError, Message, StoreError, StoreErrorKind,
+    BatchError, BatchHandler, CrashPoint, FailureClass, Fault, HandlerError, Message, StoreError,
+    StoreErrorKind,
 };
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Connection, ToSql};
@@ -72,6 +73,9 @@ impl SqlEffects {
                 effect
                     .run(connection, statement, &view)
                     .map_err(|fault| EffectFailure::new(at, index, Some(message), fault))?;
+                if at + 1 < self.effects.len() {
+                    CrashPoint::BetweenEffects.reached();
+                }
             }
         }
         Ok(())

@@ -8,8 +8,8 @@ use crate::headers;
 use crate::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use bytes::Bytes;
 use handstamp_core::{
-    ConsumerKey, ConsumerName, DeadLetter, FailureClass, MessageId, Origin, Reason, Record, Recorded,
-    StoreError, StoreErrorKind, Timestamp, Truncation,
+    ConsumerKey, ConsumerName, CrashPoint, DeadLetter, FailureClass, MessageId, Origin, Reason, Record,
+    Recorded, StoreError, StoreErrorKind, Timestamp, Truncation,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -34,6 +34,7 @@ pub(crate) fn record(
         let stored = letter.id.as_ref().map(MessageId::to_stored);
         let changed = insert_one(&mut insert, consumer, letter, stored.as_deref()).map_err(failed)?;
         recorded.push(if changed == 1 { Recorded::New } else { Recorded::Known });
+        CrashPoint::MidDeadLetter.reached();
         if letter.marks_inbox()
             && let Some(stored) = stored
             && claimed.binary_search(&stored).is_ok()

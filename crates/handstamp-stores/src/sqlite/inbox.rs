@@ -8,8 +8,8 @@ use super::classify::is_busy;
 use super::migrate::own_error;
 use handstamp_core as core;
 use handstamp_core::{
-    Claim, ClaimRequest, ConsumerKey, Fingerprint, InboxState, MessageId, StoreError, StoreErrorKind,
-    Timestamp,
+    Claim, ClaimRequest, ConsumerKey, CrashPoint, Fingerprint, InboxState, MessageId, StoreError,
+    StoreErrorKind, Timestamp,
 };
 use rusqlite::{Connection, OptionalExtension, Transaction};
 
@@ -145,6 +145,7 @@ pub(crate) fn claim_batch(
         } else {
             claims[at] = known(connection, consumer, &stored, digest)?;
         }
+        CrashPoint::MidClaim.reached();
     }
     Ok(Claimed { claims, first })
 }

@@ -7,7 +7,7 @@
 use super::classify::store_error;
 use super::config::Setup;
 use super::connect::{Guard, Mode};
-use handstamp_core::{StoreError, StoreErrorKind};
+use handstamp_core::{CrashPoint, StoreError, StoreErrorKind};
 use rusqlite::{Connection, OptionalExtension};
 
 /// One numbered file.
@@ -77,8 +77,10 @@ pub(crate) fn finish(
     guard: Option<&Guard>,
 ) -> Result<Migrated, StoreError> {
     let failed = |e| store_error("migrating", e);
-    let done = run_all(connection, setup, guard)
-        .and_then(|migrated| connection.execute_batch("COMMIT").map(|()| migrated).map_err(failed));
+    let done = run_all(connection, setup, guard).and_then(|migrated| {
+        CrashPoint::MidMigrate.reached();
+        connection.execute_batch("COMMIT").map(|()| migrated).map_err(failed)
+    });
     if done.is_err() && !connection.is_autocommit() {
         // The first error is the one to tell; a rollback that fails closes with the connection.
         let _ = connection.execute_batch("ROLLBACK");
