@@ -200,7 +200,7 @@ impl<S: Store> Engine<S> {
                 Some(control) = self.control.recv() => self.on_port(Some(control), None),
                 Some((lane, end)) = self.running.next(), if !self.running.is_empty() => self.on_batch_end(lane, end),
                 () = &mut stop, if !stopping => self.stop = Some(StopReason::Asked),
-                batch = self.deliveries.recv(), if self.deliveries_open && !stopping && self.intake.has_room() => {
+                batch = self.deliveries.recv(), if self.deliveries_open && !stopping && self.has_room() => {
                     match batch {
                         Some(batch) => self.on_port(None, Some(batch)),
                         None => self.deliveries_open = false,
@@ -265,6 +265,17 @@ impl<S: Store> Engine<S> {
         }
     }
 
+    /// Whether deliveries are taken: with room for them, and for as long as messages are asked for. What
+    /// would only be given back stays in the port, or it would come and go without an end.
+    fn has_room(&self) -> bool {
+        self.intake.has_room() && !self.has_taken_all()
+    }
+
+    fn has_taken_all(&self) -> bool {
+        let max = self.shared.options.messages_max;
+        max.is_some_and(|max| self.shared.live.snapshot().received >= max)
+    }
+
     /// Takes what the port holds in an order that loses nothing: a lane's `Assigned` before its
     /// deliveries, and its `CaughtUp` only after everything that was handed over before it.
     fn on_port(&mut self, control: Option<Control>, batch: Option<Vec<Delivery>>) {
@@ -277,7 +288,7 @@ impl<S: Store> Engine<S> {
             self.route(batch);
         }
         // Once stopping, nothing is looked for: what is given back may be handed over again at once.
-        if caught_up.is_empty() || self.stop.is_some() || self.error.is_some() {
+        if caught_up.is_empty() || self.stop.is_some() || self.error.is_some() || self.has_taken_all() {
             return;
         }
         loop {
