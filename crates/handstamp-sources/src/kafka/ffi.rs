@@ -4,7 +4,8 @@
 //! * one queue per partition, so that holding a lane costs nothing;
 //! * header names as bytes (the wrapper unwraps them as UTF-8);
 //! * commits that answer on a queue of ours, so that waiting for one has a limit;
-//! * cached watermarks, and two hooks for tests.
+//! * cached watermarks, and two hooks for tests;
+//! * the mock cluster's rebalance delay, for the crash lab.
 //!
 //! Every object here keeps the client alive by an `Arc`, so no pointer outlives what it points into.
 
@@ -369,6 +370,24 @@ pub(super) fn known_settings() -> Vec<String> {
         rd::rd_kafka_conf_destroy(config);
         names
     }
+}
+
+/// How long the mock cluster inside a client waits for more members when a group is new. False where the
+/// client holds no mock cluster.
+#[cfg(feature = "kafka-mock")]
+pub(super) fn set_mock_rebalance_delay<C: rdkafka::ClientContext>(
+    client: &rdkafka::client::Client<C>,
+    delay: Duration,
+) -> bool {
+    // SAFETY: the client is alive, and so is the mock cluster it owns.
+    unsafe {
+        let cluster = rd::rd_kafka_handle_mock_cluster(client.native_ptr());
+        if cluster.is_null() {
+            return false;
+        }
+        rd::rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, millis(delay));
+    }
+    true
 }
 
 /// For tests: makes the library raise a fatal error.

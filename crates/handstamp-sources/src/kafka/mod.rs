@@ -13,6 +13,7 @@
 //! | `deliver`, `records`, `outbox` | from a partition's queue to the engine |
 //! | `settle`, `commit` | from settled deliveries to committed offsets |
 //! | `sink`, `admin` | publishing; questions for `check` |
+//! | `mock` | a broker inside this process, for the crash lab (feature `kafka-mock`) |
 //! | `context`, `wake`, `ffi` | callbacks, waking, everything that needs `unsafe` |
 
 pub mod admin;
@@ -24,6 +25,8 @@ mod deliver;
 mod ffi;
 #[doc(hidden)]
 pub mod hooks;
+#[cfg(feature = "kafka-mock")]
+pub mod mock;
 mod outbox;
 mod rebalance;
 mod records;

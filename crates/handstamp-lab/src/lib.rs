@@ -1,0 +1,45 @@
+//! The crash lab: consumers are killed on purpose, and the database is asked how many effects were doubled
+//! or lost.
+//!
+//! ```text
+//!            seed ─► schedule ──────────────┐
+//!  plan ─► broker (topic, group of the run) │        child process, killed and started again
+//!    │        └──────── messages ──────► supervisor ─► subject ─► ledger (schema or file of the run)
+//!    └─► sent.jsonl                          │                        │
+//!           │                             history ◄── end state ──────┘
+//!           └──────────────► checker ◄───────┘
+//! ```
+//!
+//! The verdict comes from the producer's own log and the database alone (`checker`); what subjects say of
+//! themselves is kept as evidence. Everything random comes from one seed. The library reads no environment
+//! and writes to no terminal; progress is handed to the caller.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `workload` | the credits of a run, and the producer's log of what was sent |
+//! | `schedule` | when to kill, from a seed (pure) |
+//! | `history` | what happened, as JSON lines |
+//! | `checker` | the verdict (pure) |
+//! | `supervisor` | child processes: started, watched, ended by pid |
+//! | `ledger` | accounts and ledger of one run, Postgres or SQLite |
+//! | `broker` | topic and group of one run, on a real broker or on the mock cluster inside |
+//! | `subjects` | the consumers that are killed |
+//! | `kill` | `lab kill` |
+//! | `error`, `cancel` | why the lab could not go on; being told to stop |
+
+#[cfg(feature = "kafka")]
+pub mod broker;
+pub mod cancel;
+pub mod checker;
+pub mod error;
+pub mod history;
+#[cfg(feature = "kafka")]
+pub mod kill;
+pub mod ledger;
+pub mod schedule;
+pub mod subjects;
+pub mod supervisor;
+pub mod workload;
+
+pub use cancel::Cancel;
+pub use error::{LabError, LabErrorKind, Result};

@@ -1,0 +1,82 @@
+//! This project's runtime, as a user of the library writes it: the handler runs in the transaction that
+//! holds the claim. One message a transaction, or batches; the work is done for each message.
+
+use super::{CONSUMER, Res, Setup};
+use crate::ledger::Database;
+use handstamp::kafka::{KafkaOptions, KafkaSource};
+use handstamp::sqlite::{SqliteOptions, SqliteStore};
+use handstamp::{Consumer, ConsumerName, ConsumerOptions, HandlerError, Identity, Message};
+use std::future::pending;
+use std::time::Duration;
+
+const UPDATE: &str = "UPDATE accounts SET balance = balance + $1 WHERE id = $2";
+const INSERT: &str = "INSERT INTO ledger (event_id, account_id, amount) VALUES ($1, $2, $3)";
+
+#[derive(serde::Deserialize)]
+struct Body {
+    account_id: i64,
+    amount: i64,
+}
+
+fn read(message: &Message) -> Result<(String, Body), HandlerError> {
+    Ok((message.id().to_string(), serde_json::from_slice(message.value().unwrap_or_default())?))
+}
+
+pub(super) fn run(setup: &Setup) -> Res<()> {
+    let source = KafkaSource::new(
+        KafkaOptions::new(&setup.brokers, &setup.group, [&setup.topic])
+            .option("session.timeout.ms", setup.session_timeout_ms.to_string())
+            .option("heartbeat.interval.ms", (setup.session_timeout_ms / 3).to_string()),
+    );
+    let identity = Identity::Header("event_id".into());
+    let options = ConsumerOptions { batch_max: setup.subject.batch_max(), ..ConsumerOptions::default() };
+    let consumer = ConsumerName::new(CONSUMER)?;
+    let work = Duration::from_millis(setup.work_ms);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let local = tokio::task::LocalSet::new();
+    match &setup.database {
+        #[cfg(feature = "postgres")]
+        Database::Postgres { url, schema } => local.block_on(&runtime, async {
+            let store = handstamp::postgres::PostgresStore::new(postgres_options(url, schema)?)?;
+            let consumer = Consumer::builder(consumer)
+                .source(source, identity)
+                .store(store)
+                .handler_fn(async move |tx: &mut handstamp::postgres::Tx, message: &Message| {
+                    let (id, body) = read(message)?;
+                    tokio::time::sleep(work).await;
+                    tx.execute(UPDATE, &[&body.amount, &body.account_id]).await?;
+                    tx.execute(INSERT, &[&id, &body.account_id, &body.amount]).await?;
+                    Ok(())
+                })
+                .options(options);
+            Box::pin(consumer.run_local(pending())).await?;
+            Ok(())
+        }),
+        Database::Sqlite { path } => local.block_on(&runtime, async {
+            let store = SqliteStore::open(SqliteOptions::new(path)).await?;
+            let consumer = Consumer::builder(consumer)
+                .source(source, identity)
+                .store(store)
+                .handler_fn(async move |tx: &mut handstamp::sqlite::Tx, message: &Message| {
+                    let (id, body) = read(message)?;
+                    tokio::time::sleep(work).await;
+                    tx.execute(UPDATE, (body.amount, body.account_id))?;
+                    tx.execute(INSERT, (&id, body.account_id, body.amount))?;
+                    Ok(())
+                })
+                .options(options);
+            Box::pin(consumer.run_local(pending())).await?;
+            Ok(())
+        }),
+    }
+}
+
+/// The lab's schema holds our tables too, and unqualified names mean it.
+#[cfg(feature = "postgres")]
+fn postgres_options(url: &str, schema: &str) -> Res<handstamp::postgres::PostgresOptions> {
+    let mark = if url.contains('?') { '&' } else { '?' };
+    let url = format!("{url}{mark}options=-c%20search_path%3D{schema}");
+    let mut options = handstamp::postgres::PostgresOptions::parse(&url)?;
+    options.schema = handstamp::postgres::SchemaName::new(schema)?;
+    Ok(options)
+}
