@@ -78,6 +78,11 @@ impl SinkHarness for FileHarness {
         FileSink::new(self.path())
     }
 
+    /// Its folder is not there.
+    async fn sink_out_of_reach(&self) -> FileSink {
+        FileSink::new(self.folder.path().join("unmounted/credits.jsonl"))
+    }
+
     fn whole_records(&self) -> bool {
         false
     }
@@ -90,7 +95,12 @@ impl SinkHarness for FileHarness {
         self.path().display().to_string()
     }
 
-    async fn read_back(&self) -> Vec<Payload> {
+    /// A file takes everything, whatever the topic.
+    async fn other_destination(&self) -> Option<String> {
+        None
+    }
+
+    async fn read_back(&self, _: &str) -> Vec<Payload> {
         let bytes = fs::read(self.path()).unwrap_or_default();
         let lines = bytes.split_inclusive(|byte| *byte == b'\n');
         lines.map(|line| Payload::value(line.strip_suffix(b"\n").unwrap().to_vec())).collect()

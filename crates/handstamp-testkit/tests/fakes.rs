@@ -15,3 +15,7 @@ mod queue_without_lease {
 mod memory_store {
     handstamp_testkit::store_suite!(paused: handstamp_testkit::fakes::MemoryHarness::new(None));
 }
+
+mod memory_sink {
+    handstamp_testkit::sink_suite!(paused: handstamp_testkit::fakes::SinkInMemory::new(None));
+}

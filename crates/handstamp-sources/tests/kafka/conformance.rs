@@ -84,6 +84,13 @@ impl SinkHarness for KafkaHarness {
         KafkaSink::new(&self.place.brokers, &BTreeMap::new()).unwrap()
     }
 
+    /// A port that nobody listens on.
+    async fn sink_out_of_reach(&self) -> KafkaSink {
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let soon = BTreeMap::from([("message.timeout.ms".to_owned(), "300".to_owned())]);
+        KafkaSink::new(&closed, &soon).unwrap()
+    }
+
     fn whole_records(&self) -> bool {
         true
     }
@@ -97,9 +104,14 @@ impl SinkHarness for KafkaHarness {
         self.place.topic.clone()
     }
 
-    async fn read_back(&self) -> Vec<Payload> {
+    async fn other_destination(&self) -> Option<String> {
+        let place = tokio::task::spawn_blocking(|| Place::new("suite-other", 1)).await.unwrap();
+        Some(place.topic)
+    }
+
+    async fn read_back(&self, destination: &str) -> Vec<Payload> {
         let options =
-            KafkaOptions::new(&self.place.brokers, crate::common::unique("back"), [&self.place.topic]);
+            KafkaOptions::new(&self.place.brokers, crate::common::unique("back"), [destination.to_owned()]);
         let read = move || {
             let mut engine = Engine::start(options);
             // One partition, so that there is one order.

@@ -199,6 +199,86 @@ impl StoreBreak {
     ];
 }
 
+/// One fault of a fake sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SinkBreak {
+    /// A large record is answered Ok and lost.
+    LosesLarge,
+    /// A large record is there twice, as after a retry that nobody noticed.
+    DoublesLarge,
+    /// Keys do not travel.
+    DropsKeys,
+    /// Headers do not travel.
+    DropsHeaders,
+    /// Of a repeated header only the last travels.
+    FoldsRepeatedHeaders,
+    /// A null value becomes an empty one.
+    EmptiesNullValues,
+    /// An empty value becomes null.
+    NullsEmptyValues,
+    /// A value ends at its first NUL.
+    CutsAtNul,
+    /// What cannot be a record is kept all the same.
+    KeepsUnfit,
+    /// What cannot be a record is answered Ok and dropped.
+    DropsUnfit,
+    /// What can never be a record is said to fit later.
+    CallsUnfitTransient,
+    /// What lies behind a refused record is not published.
+    StopsAtUnfit,
+    /// One refused record takes its whole call along.
+    FailsTheCall,
+    /// A refused record gets no answer.
+    AnswersOnlyOk,
+    /// Refusals are answered last.
+    AnswersInOtherOrder,
+    /// A call without records gets an answer.
+    AnswersForNothing,
+    /// Each call begins its destination anew.
+    Overwrites,
+    /// The records of a call come in reverse order.
+    Reverses,
+    /// Records after the thousandth of a call are lost.
+    CountsToAThousand,
+    /// Everything goes to one destination.
+    IgnoresDestinations,
+    /// Of two calls at once one overwrites the other.
+    RacesItself,
+    /// Ok while the destination is away.
+    AnswersOkWhileAway,
+    /// A destination that is away is said to be gone for good.
+    CallsAwayLasting,
+}
+
+impl SinkBreak {
+    /// Every fault.
+    pub const ALL: [Self; 23] = [
+        Self::LosesLarge,
+        Self::DoublesLarge,
+        Self::DropsKeys,
+        Self::DropsHeaders,
+        Self::FoldsRepeatedHeaders,
+        Self::EmptiesNullValues,
+        Self::NullsEmptyValues,
+        Self::CutsAtNul,
+        Self::KeepsUnfit,
+        Self::DropsUnfit,
+        Self::CallsUnfitTransient,
+        Self::StopsAtUnfit,
+        Self::FailsTheCall,
+        Self::AnswersOnlyOk,
+        Self::AnswersInOtherOrder,
+        Self::AnswersForNothing,
+        Self::Overwrites,
+        Self::Reverses,
+        Self::CountsToAThousand,
+        Self::IgnoresDestinations,
+        Self::RacesItself,
+        Self::AnswersOkWhileAway,
+        Self::CallsAwayLasting,
+    ];
+}
+
 /// What a broken source makes of a record.
 pub(crate) fn damage(mut payload: crate::Payload, broken: Option<SourceBreak>) -> crate::Payload {
     match broken {

@@ -1,7 +1,11 @@
 //! The fakes as subjects of the suites.
 
-use super::{LogBroker, MemoryError, MemoryStore, MemoryTx, QueueBroker, SourceBreak, StoreBreak};
+use super::{
+    LogBroker, MemoryError, MemorySink, MemoryStore, MemoryTx, QueueBroker, SinkBreak, SourceBreak,
+    StoreBreak,
+};
 use crate::Payload;
+use crate::sink_suite::SinkHarness;
 use crate::source_suite::{SourceFeatures, SourceHarness};
 use crate::store_suite::{EndInside, StoreFeatures, StoreHarness};
 use handstamp_core::{BoxError, ConsumerName, DeadLetter, InboxState, MessageId, Source, StoreErrorKind};
@@ -139,5 +143,51 @@ impl StoreHarness for MemoryHarness {
 
     async fn inbox_state(&self, consumer: &ConsumerName, id: &MessageId) -> Option<InboxState> {
         self.store.inbox_state(consumer, id)
+    }
+}
+
+/// A new sink in memory.
+#[derive(Debug)]
+pub struct SinkInMemory {
+    sink: MemorySink,
+}
+
+impl SinkInMemory {
+    /// With or without a fault.
+    #[must_use]
+    pub fn new(broken: Option<SinkBreak>) -> Self {
+        Self { sink: MemorySink::broken(broken) }
+    }
+}
+
+impl SinkHarness for SinkInMemory {
+    type Sink = MemorySink;
+
+    async fn sink(&self) -> MemorySink {
+        self.sink.clone()
+    }
+
+    async fn sink_out_of_reach(&self) -> MemorySink {
+        self.sink.away()
+    }
+
+    fn whole_records(&self) -> bool {
+        true
+    }
+
+    fn unfit(&self) -> Payload {
+        Payload::value(vec![1_u8; 2_000_000])
+    }
+
+    fn destination(&self) -> String {
+        "topic".into()
+    }
+
+    async fn other_destination(&self) -> Option<String> {
+        Some("other".into())
+    }
+
+    async fn read_back(&self, destination: &str) -> Vec<Payload> {
+        self.sink.read(destination)
     }
 }

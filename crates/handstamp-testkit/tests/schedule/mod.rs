@@ -2,15 +2,16 @@
 
 mod workload;
 
-use handstamp_core::consumer::Order;
+use handstamp_core::consumer::{Order, StopReason};
 use handstamp_core::decide::Policy;
 use handstamp_core::delivery::Settled;
 use handstamp_core::invariants::counts_reconcile;
 use handstamp_core::retry::RetryPolicy;
 use handstamp_core::{
-    Consumer, ConsumerName, ConsumerOptions, Identity, Report, RunError, Source, StoreErrorKind,
+    Consumer, ConsumerName, ConsumerOptions, Identity, Report, RunError, RunErrorKind, Source, StoreErrorKind,
 };
 use handstamp_testkit::fakes::{LogBroker, MemoryStore, QueueBroker, StorePoint};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -118,7 +119,23 @@ fn queue_length(expected: &Expected) -> usize {
     expected.number
 }
 
+/// How a member comes to its end, unless it is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// Only when it is asked to.
+    Asked,
+    /// Or when nothing came for a while.
+    Idle,
+    /// Or after so many messages.
+    Few,
+    /// Or as soon as the store is away: with an error.
+    FailFast,
+    /// When it is asked to, and gives what runs no time: with an error.
+    Hasty,
+}
+
 struct Member {
+    ending: Ending,
     stop: Option<oneshot::Sender<()>>,
     run: JoinHandle<Result<Report, RunError>>,
 }
@@ -131,8 +148,11 @@ struct Schedule {
     workload: Rc<Workload>,
     members: Vec<Member>,
     name: ConsumerName,
-    /// A rewind takes settled positions back; what was settled then stays durable all the same.
+    /// Of everybody that was not killed.
     reports: Vec<Report>,
+    /// Somebody was killed, or had no answer to a commit: then nobody knows who wrote a row.
+    unsure: bool,
+    exits: BTreeSet<&'static str>,
 }
 
 impl Schedule {
@@ -154,18 +174,33 @@ impl Schedule {
             members: vec![],
             name: ConsumerName::new("wallet").unwrap(),
             reports: vec![],
+            unsure: false,
+            exits: BTreeSet::new(),
         }
     }
 
-    fn start_member(&mut self) {
+    fn start_any_member(&mut self) {
+        use Ending::*;
+        let ending = self.random.one_of(&[Asked, Asked, Asked, Asked, Idle, Few, FailFast, Hasty]);
+        self.start_member(ending);
+    }
+
+    fn start_member(&mut self, ending: Ending) {
         let retry = RetryPolicy { max_attempts: 3, wait: Duration::from_millis(5) };
-        let options = ConsumerOptions {
+        let mut options = ConsumerOptions {
             batch_max: 1 + self.random.below(40),
             concurrency: 1 + self.random.below(3),
             policy: Policy { retry, ..Policy::default() },
             order: Order::Partition,
             ..ConsumerOptions::default()
         };
+        match ending {
+            Ending::Asked => {}
+            Ending::Idle => options.until_idle = Some(self.random.millis(200)),
+            Ending::Few => options.messages_max = Some(1 + self.random.below(80) as u64),
+            Ending::FailFast => options.fail_fast = true,
+            Ending::Hasty => options.shutdown_timeout = Duration::from_millis(1),
+        }
         let handler = self.workload.handler();
         let consumer = Consumer::builder(self.name.clone())
             .boxed_source(self.broker.source(), Identity::Key)
@@ -182,15 +217,48 @@ impl Schedule {
             };
             consumer.run_local(stopped).await
         });
-        self.members.push(Member { stop: Some(stop), run });
+        self.members.push(Member { ending, stop: Some(stop), run });
     }
 
     /// Asks a member to stop and takes its report.
     async fn stop_member(&mut self, at: usize) {
         let mut member = self.members.remove(at);
-        member.stop.take().unwrap().send(()).unwrap();
-        let report = member.run.await.expect("a member must not panic");
-        let report = report.unwrap_or_else(|error| panic!("a member ended with {error:?}"));
+        // One that has ended already does not hear it.
+        let _ = member.stop.take().unwrap().send(());
+        let ended = member.run.await.expect("a member must not panic");
+        self.check_exit(member.ending, ended);
+    }
+
+    /// Takes the reports of those that ended by themselves.
+    async fn reap(&mut self) {
+        while let Some(at) = self.members.iter().position(|member| member.run.is_finished()) {
+            self.stop_member(at).await;
+        }
+    }
+
+    /// I2 at every exit, the bad ones included; the kind of an error decides the exit code.
+    fn check_exit(&mut self, ending: Ending, ended: Result<Report, RunError>) {
+        let (exit, expected) = match &ended {
+            Ok(report) => match report.stopped {
+                StopReason::Asked => ("asked", true),
+                StopReason::Idle => ("idle", ending == Ending::Idle),
+                StopReason::MessagesMax => ("messages_max", ending == Ending::Few),
+                _ => ("source_ended", false),
+            },
+            Err(error) => match error.kind {
+                RunErrorKind::ShutdownTimeout => ("shutdown_timeout", ending == Ending::Hasty),
+                RunErrorKind::Store(StoreErrorKind::Unavailable) => ("store", ending == Ending::FailFast),
+                _ => ("other", false),
+            },
+        };
+        assert!(expected, "{ending:?} ended with {ended:?}");
+        self.exits.insert(exit);
+        let report = match ended {
+            Ok(report) => report,
+            Err(RunError { report: Some(report), .. }) => *report,
+            // It ended before the first delivery could come.
+            Err(_) => return,
+        };
         counts_reconcile(&report.counts).unwrap();
         assert_eq!(report.counts.pending(), 0, "I2: {:?}", report.counts);
         self.reports.push(report);
@@ -199,6 +267,7 @@ impl Schedule {
     /// Kills a member wherever it is.
     async fn kill_member(&mut self, at: usize) {
         let member = self.members.remove(at);
+        self.unsure = true;
         member.run.abort();
         if let Err(error) = member.run.await {
             assert!(error.is_cancelled(), "a member must not panic");
@@ -208,8 +277,9 @@ impl Schedule {
     async fn step(&mut self) {
         let pause = self.random.millis(60);
         tokio::time::sleep(pause).await;
+        self.reap().await;
         match self.random.below(16) {
-            0..=1 if self.members.len() < 3 => self.start_member(),
+            0..=1 if self.members.len() < 3 => self.start_any_member(),
             2 if !self.members.is_empty() => {
                 let at = self.random.below(self.members.len());
                 self.stop_member(at).await;
@@ -242,6 +312,7 @@ impl Schedule {
         use StorePoint::*;
         let point =
             self.random.one_of(&[Begin, Begin, Record, Commit, Commit, CommitThenLost, CommitThenLost]);
+        self.unsure |= point == CommitThenLost;
         let kinds = match point {
             // Whatever the answer says, it did not come from a rollback.
             CommitThenLost => vec![StoreErrorKind::Unavailable],
@@ -277,7 +348,7 @@ impl Schedule {
         while !self.members.is_empty() {
             self.stop_member(0).await;
         }
-        self.start_member();
+        self.start_member(Ending::Asked);
         for _ in 0..6_000 {
             tokio::time::sleep(Duration::from_millis(100)).await;
             if self.workload.all.iter().all(|expected| self.broker.is_settled(expected)) {
@@ -288,9 +359,25 @@ impl Schedule {
         self.check();
         let open = self.workload.all.iter().filter(|expected| !self.broker.is_settled(expected)).count();
         assert_eq!(open, 0, "I4: messages that never came to an end");
-        self.workload.check_end(&self.store.counters(), &self.store.dead_letters(&self.name));
+        let dead = self.store.dead_letters(&self.name);
+        self.workload.check_end(&self.store.counters(), &dead);
+        self.check_rows(dead.len());
         if self.kind == Kind::Log {
             self.workload.check_order(&self.store.counters());
+        }
+    }
+}
+
+impl Schedule {
+    /// What all processes counted, against the table.
+    fn check_rows(&self, rows: usize) {
+        let counted: u64 = self.reports.iter().map(|report| report.counts.dead_letter_rows).sum();
+        if !self.unsure {
+            assert_eq!(counted, rows as u64, "I2: new dead letters counted, and there");
+        }
+        for report in &self.reports {
+            let counts = &report.counts;
+            assert_eq!(counts.dead_letter_rows, counts.dead_lettered + counts.id_reused, "I2: {counts:?}");
         }
     }
 }
@@ -301,16 +388,20 @@ fn paused(body: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, body);
 }
 
-pub(crate) fn run_schedule(kind: Kind, seed: u64) {
+/// Runs one and answers how its members ended.
+pub(crate) fn run_schedule(kind: Kind, seed: u64) -> BTreeSet<&'static str> {
     println!("{kind:?}, seed {seed}");
+    let mut exits = BTreeSet::new();
     paused(async {
         let mut schedule = Schedule::new(kind, seed);
-        schedule.start_member();
+        schedule.start_any_member();
         for _ in 0..STEPS {
             schedule.step().await;
         }
         schedule.finish().await;
+        exits = schedule.exits;
     });
+    exits
 }
 
 pub(crate) fn run_quietly(kind: Kind) {
