@@ -52,8 +52,12 @@ impl Identity {
             }
             Self::Field(pointer) => {
                 let document = body(record)?;
-                let (text, _) = part(&document, pointer)?;
-                MessageId::new(text.into_owned()).map_err(|e| fault(&self.to_string(), e))
+                let id = match (part(&document, pointer)?.0, &record.value) {
+                    // Shares the body's memory.
+                    (Cow::Borrowed(text), Some(value)) => value.slice_ref(text.as_bytes()),
+                    (text, _) => Bytes::from(text.into_owned()),
+                };
+                MessageId::new(id).map_err(|e| fault(&self.to_string(), e))
             }
             Self::Fields(pointers) => {
                 let document = body(record)?;

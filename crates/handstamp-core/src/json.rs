@@ -5,7 +5,9 @@
 //! number is its token (`1e3` stays `1e3`), a string its decoded text. A duplicate key on the way of a
 //! pointer is a fault, never a silent first or last. Nothing here recurses, so deep nesting costs no stack.
 
-use serde::de::{Deserializer as _, Error as _, MapAccess, SeqAccess, Visitor};
+mod scan;
+
+use scan::{Member, Scanner};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -209,13 +211,6 @@ pub struct Document<'a> {
     members: Vec<Member<'a>>,
 }
 
-/// A member of an object, both parts raw.
-#[derive(Debug, Clone, Copy)]
-struct Member<'a> {
-    key: &'a str,
-    value: &'a str,
-}
-
 impl<'a> Document<'a> {
     /// Checks a body in one pass. White space around the value is allowed; a byte order mark, `NaN`,
     /// an unquoted `007` or anything behind the value is not JSON.
@@ -228,8 +223,8 @@ impl<'a> Document<'a> {
         if text.starts_with('{') {
             return Ok(Self { root: Node { raw: text }, members: members_of(text)? });
         }
-        let raw: &'a RawValue = serde_json::from_str(text).map_err(|e| not_json(&e))?;
-        Ok(Self { root: Node { raw: raw.get() }, members: Vec::new() })
+        let raw = Scanner::new(text).whole().ok_or_else(|| not_json(text))?;
+        Ok(Self { root: Node { raw }, members: Vec::new() })
     }
 
     /// The whole value.
@@ -261,7 +256,7 @@ impl<'a> Document<'a> {
 }
 
 fn found<'a>(members: &[Member<'a>], token: &str, whole: &Pointer) -> Result<Option<Node<'a>>, JsonFault> {
-    let mut matching = members.iter().filter(|member| key_is(member.key, token));
+    let mut matching = members.iter().filter(|member| key_is(member, token));
     let first = matching.next();
     if matching.next().is_some() {
         return Err(JsonFault::DuplicateKey { pointer: whole.text.clone(), key: token.into() });
@@ -269,12 +264,13 @@ fn found<'a>(members: &[Member<'a>], token: &str, whole: &Pointer) -> Result<Opt
     Ok(first.map(|member| Node { raw: member.value }))
 }
 
-/// True when a raw key decodes to the token. A key with a lone surrogate equals no token.
-fn key_is(raw: &str, token: &str) -> bool {
-    match raw.get(1..raw.len().saturating_sub(1)) {
-        Some(inner) if !inner.contains('\\') => inner == token,
-        _ => decoded(raw).is_some_and(|text| text == token),
+/// True when a member's key decodes to the token. A key with a lone surrogate equals no token.
+fn key_is(member: &Member<'_>, token: &str) -> bool {
+    if member.plain {
+        return member.key.len() == token.len() + 2
+            && &member.key.as_bytes()[1..=token.len()] == token.as_bytes();
     }
+    decoded(member.key).is_some_and(|text| text == token)
 }
 
 /// The text of a raw string; `None` when it contains a lone surrogate.
@@ -292,63 +288,19 @@ fn array_index(token: &str) -> Option<usize> {
     if digits && plain { token.parse().ok() } else { None }
 }
 
-fn not_json(error: &serde_json::Error) -> JsonFault {
-    JsonFault::NotJson(error.to_string())
+/// What is wrong with a text that the scanner refused, and where.
+fn not_json(text: &str) -> JsonFault {
+    let told = serde_json::from_str::<&RawValue>(text).err().map(|error| error.to_string());
+    JsonFault::NotJson(told.unwrap_or_else(|| "it breaks the grammar".into()))
 }
 
 fn members_of(object: &str) -> Result<Vec<Member<'_>>, JsonFault> {
-    let mut reader = serde_json::Deserializer::from_str(object);
-    let members = reader.deserialize_map(Members).map_err(|e| not_json(&e))?;
-    reader.end().map_err(|e| not_json(&e))?;
-    Ok(members)
+    Scanner::new(object).members().ok_or_else(|| not_json(object))
 }
 
 fn element_of(array: &str, index: usize) -> Result<Option<Node<'_>>, JsonFault> {
-    serde_json::Deserializer::from_str(array).deserialize_seq(Element(index)).map_err(|e| not_json(&e))
-}
-
-struct Members;
-
-impl<'de> Visitor<'de> for Members {
-    type Value = Vec<Member<'de>>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut members = Vec::with_capacity(8);
-        while let Some((key, value)) = map.next_entry::<&'de RawValue, &'de RawValue>()? {
-            if !key.get().starts_with('"') {
-                return Err(A::Error::custom("a key is not a string"));
-            }
-            members.push(Member { key: key.get(), value: value.get() });
-        }
-        Ok(members)
-    }
-}
-
-struct Element(usize);
-
-impl<'de> Visitor<'de> for Element {
-    type Value = Option<Node<'de>>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an array")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
-        let mut found = None;
-        let mut at = 0;
-        // Read to the end: leaving an array half read is an error of the reader.
-        while let Some(raw) = elements.next_element::<&'de RawValue>()? {
-            if at == self.0 {
-                found = Some(Node { raw: raw.get() });
-            }
-            at += 1;
-        }
-        Ok(found)
-    }
+    let found = Scanner::new(array).element(index).ok_or_else(|| not_json(array))?;
+    Ok(found.map(|raw| Node { raw }))
 }
 
 #[cfg(test)]

@@ -127,39 +127,47 @@ pub fn shown_text(bytes: &[u8]) -> String {
 }
 
 fn is_blank(bytes: &[u8]) -> bool {
+    if bytes.first().is_some_and(u8::is_ascii_graphic) {
+        return false;
+    }
     match std::str::from_utf8(bytes) {
         Ok(text) => text.chars().all(char::is_whitespace),
         Err(_) => false,
     }
 }
 
+/// The value of a lower-case hex digit; `NO_DIGIT` for any other byte.
+const DIGITS: [u8; 256] = {
+    let mut digits = [NO_DIGIT; 256];
+    let mut value = 0;
+    while value < 16 {
+        digits[HEX[value as usize] as usize] = value;
+        value += 1;
+    }
+    digits
+};
+const NO_DIGIT: u8 = 0xff;
+const HEX: &[u8; 16] = b"0123456789abcdef";
+/// Where the first digits of a UUID's 16 bytes stand in its text.
+const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
+
 /// The 16 bytes of a canonical lower-case UUID text; `None` for any other spelling.
 fn parse_canonical_uuid(text: &[u8]) -> Option<[u8; 16]> {
-    if text.len() != 36 {
+    let text: &[u8; 36] = text.try_into().ok()?;
+    if [text[8], text[13], text[18], text[23]] != *b"----" {
         return None;
     }
-    let mut out = [0_u8; 16];
-    let mut nibble = 0;
-    for (at, &byte) in text.iter().enumerate() {
-        if matches!(at, 8 | 13 | 18 | 23) {
-            if byte != b'-' {
-                return None;
-            }
-            continue;
-        }
-        let value = match byte {
-            b'0'..=b'9' => byte - b'0',
-            b'a'..=b'f' => byte - b'a' + 10,
-            _ => return None,
-        };
-        out[nibble / 2] |= if nibble % 2 == 0 { value << 4 } else { value };
-        nibble += 1;
-    }
-    Some(out)
+    let mut wrong = 0;
+    let out = PLACES.map(|place| {
+        let (high, low) = (DIGITS[usize::from(text[place])], DIGITS[usize::from(text[place + 1])]);
+        wrong |= high | low;
+        high << 4 | low
+    });
+    // Only NO_DIGIT has high bits.
+    (wrong < 16).then_some(out)
 }
 
 fn format_uuid(bytes: &[u8]) -> Vec<u8> {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut text = Vec::with_capacity(36);
     for (at, &byte) in bytes.iter().enumerate() {
         if matches!(at, 4 | 6 | 8 | 10) {

@@ -45,9 +45,10 @@ impl LowWaterMark {
     /// Notes that the offset's outcome is durable. Returns false for an offset not handed over or
     /// already behind the mark.
     pub fn settled(&mut self, offset: i64) -> bool {
-        let Ok(at) = self.pending.binary_search_by_key(&offset, |entry| entry.0) else {
-            return false;
-        };
+        // Mostly it is the first one.
+        let first = self.pending.front().is_some_and(|entry| entry.0 == offset);
+        let found = if first { Ok(0) } else { self.pending.binary_search_by_key(&offset, |entry| entry.0) };
+        let Ok(at) = found else { return false };
         self.pending[at].1 = true;
         while let Some(&(offset, true)) = self.pending.front() {
             self.pending.pop_front();

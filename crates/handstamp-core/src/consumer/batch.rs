@@ -127,7 +127,7 @@ impl<S: Store> Shared<S> {
             if self.is_cancelled(lane) || (!wait.is_zero() && !self.sleep(lane, wait).await) {
                 return self.give_back(queue);
             }
-            let mut chunk: Vec<Item> = queue.drain(..chunk_len(&queue, size.limit)).collect();
+            let mut chunk = take_chunk(&mut queue, size.limit);
             let attempt = self.attempt(&mut chunk).await;
             if !matches!(attempt, Attempt::Again(_)) {
                 faults = 0;
@@ -325,6 +325,12 @@ pub(crate) fn say_left_out(left_out: u64) {
     if left_out > 0 {
         tracing::info!(target: "handstamp", left_out, "more duplicates were skipped without a line each");
     }
+}
+
+/// The next chunk: the queue itself, as a rule, without moving its items.
+fn take_chunk(queue: &mut VecDeque<Item>, limit: usize) -> Vec<Item> {
+    let length = chunk_len(queue, limit);
+    if length == queue.len() { Vec::from(std::mem::take(queue)) } else { queue.drain(..length).collect() }
 }
 
 /// A message to run alone is a chunk of its own; others go together up to the limit.

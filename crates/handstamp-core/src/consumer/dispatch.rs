@@ -7,8 +7,11 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
+
+/// How long handlers of one message after another may keep the thread for themselves.
+const TURN: Duration = Duration::from_millis(10);
 
 /// Why a run of the handler failed.
 #[derive(Debug)]
@@ -45,7 +48,13 @@ impl<Tx: Send + 'static, H: Handler<Tx>> DynHandler<Tx> for OneByOne<H> {
         limit: Duration,
     ) -> LocalBoxFuture<'a, Result<(), RunFailure>> {
         async move {
+            let mut turn_began = Instant::now();
             for (at, message) in messages.iter().enumerate() {
+                // A handler may never wait (SQLite's do not); a lane may be taken away meanwhile.
+                if turn_began.elapsed() >= TURN {
+                    tokio::task::yield_now().await;
+                    turn_began = Instant::now();
+                }
                 if at > 0 {
                     CrashPoint::BetweenEffects.reached();
                 }

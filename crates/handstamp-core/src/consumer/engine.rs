@@ -177,6 +177,7 @@ impl<S: Store> Engine<S> {
         let mut deadline = None;
         let mut extend_at = self.capabilities.lease.map(|lease| Instant::now() + lease / 3);
         loop {
+            self.take_waiting();
             self.start_batches();
             self.check_end();
             if self.stop.is_some() || self.error.is_some() {
@@ -401,6 +402,24 @@ impl<S: Store> Engine<S> {
         }
     }
 
+    /// Takes what already lies in the port, so that the next batch is as full as it can be: while a batch
+    /// blocks the thread (SQLite does), nobody reads the port.
+    fn take_waiting(&mut self) {
+        let may_start = self.stop.is_none()
+            && self.error.is_none()
+            && self.running.len() < self.shared.options.concurrency;
+        for _ in 0..if may_start { PORT_BATCHES } else { 0 } {
+            if !self.deliveries_open || !self.has_room() {
+                return;
+            }
+            match self.deliveries.try_recv() {
+                Ok(batch) => self.on_port(None, Some(batch)),
+                Err(mpsc::error::TryRecvError::Empty) => return,
+                Err(mpsc::error::TryRecvError::Disconnected) => self.deliveries_open = false,
+            }
+        }
+    }
+
     fn start_batches(&mut self) {
         while self.stop.is_none()
             && self.error.is_none()
@@ -412,8 +431,9 @@ impl<S: Store> Engine<S> {
             let deliveries = self.intake.take_batch(lane, now);
             self.adjust_flow(lane);
             let limit = self.shared.options.message_max_bytes;
-            let items: Vec<Item> =
-                deliveries.into_iter().map(|delivery| Item::new(delivery, &self.identity, limit)).collect();
+            let received_at = crate::clock::now();
+            let item = |delivery| Item::new(delivery, &self.identity, limit, received_at);
+            let items: Vec<Item> = deliveries.into_iter().map(item).collect();
             let shared = Rc::clone(&self.shared);
             self.running.push(async move { (lane, shared.run_batch(items).await) }.boxed_local());
         }

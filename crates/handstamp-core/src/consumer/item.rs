@@ -45,7 +45,12 @@ pub(crate) struct Item {
 
 impl Item {
     /// Finds the id, or the reason why this is a dead letter.
-    pub(crate) fn new(delivery: Delivery, identity: &Identity, message_max_bytes: usize) -> Self {
+    pub(crate) fn new(
+        delivery: Delivery,
+        identity: &Identity,
+        message_max_bytes: usize,
+        received_at: Timestamp,
+    ) -> Self {
         let Delivery { lane, tag, mut record, fault } = delivery;
         let size = record.size_bytes();
         let fault = fault.map(|f| (FailureClass::Unreadable, f)).or_else(|| {
@@ -74,7 +79,6 @@ impl Item {
                 Body::Bare(record)
             }
         };
-        let received_at = clock::now();
         Self { lane, tag, body, dead, truncation, attempts: 0, alone: None, unknown: false, received_at }
     }
 
