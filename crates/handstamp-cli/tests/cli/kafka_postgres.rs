@@ -16,13 +16,13 @@ struct Servers {
     topic: String,
 }
 
-fn unique() -> String {
+pub(crate) fn unique() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("cli_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Runs SQL beside the program and answers its only value.
-fn psql(database: &str, sql: &str) -> String {
+pub(crate) fn psql(database: &str, sql: &str) -> String {
     let url = variable("HANDSTAMP_TEST_POSTGRES");
     let url = match url.rfind('/') {
         Some(slash) if !database.is_empty() => format!("{}/{database}", &url[..slash]),
@@ -36,7 +36,7 @@ fn psql(database: &str, sql: &str) -> String {
 }
 
 /// The connection string of a role, with the canary as its password.
-fn url(database: &str, role: Option<&str>) -> String {
+pub(crate) fn url(database: &str, role: Option<&str>) -> String {
     let base = variable("HANDSTAMP_TEST_POSTGRES");
     let (user, place) = base.strip_prefix("postgres://").unwrap().split_once('@').unwrap();
     let user = role.unwrap_or_else(|| user.split(':').next().unwrap());

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
+#[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
+mod file_postgres;
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 mod kafka_postgres;
 mod operators;
