@@ -10,18 +10,28 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Shared by the one who tells and those who wait.
 #[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct Cancel {
+    told: Arc<AtomicBool>,
+    above: Option<Arc<AtomicBool>>,
+}
 
 impl Cancel {
     /// Tells everyone to stop. May be called from a signal's thread.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.told.store(true, Ordering::SeqCst);
+    }
+
+    /// One that is told with this one, and can be told alone.
+    #[must_use]
+    pub fn below(&self) -> Self {
+        Self { told: Arc::default(), above: Some(Arc::clone(&self.told)) }
     }
 
     /// Whether it was told.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        let told = |flag: &Arc<AtomicBool>| flag.load(Ordering::SeqCst);
+        told(&self.told) || self.above.as_ref().is_some_and(told)
     }
 
     /// Goes on unless it was told to stop.

@@ -16,11 +16,27 @@ pub struct EndState {
     /// Ledger lines of each id.
     pub effects: BTreeMap<String, u64>,
     /// The balance of each account.
+    #[serde(with = "pairs")]
     pub balances: BTreeMap<i64, i64>,
     /// The sum of the ledger lines of each account.
+    #[serde(with = "pairs")]
     pub ledger: BTreeMap<i64, i64>,
     /// Ids among the dead letters.
     pub dead_letters: Vec<String>,
+}
+
+/// Maps by account as lists of pairs: JSON has no numbers as keys.
+mod pairs {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::collections::BTreeMap;
+
+    pub(super) fn serialize<S: Serializer>(map: &BTreeMap<i64, i64>, to: S) -> Result<S::Ok, S::Error> {
+        map.iter().collect::<Vec<_>>().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<i64, i64>, D::Error> {
+        Ok(Vec::<(i64, i64)>::deserialize(from)?.into_iter().collect())
+    }
 }
 
 /// What the run proved.

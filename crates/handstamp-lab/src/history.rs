@@ -217,7 +217,12 @@ mod tests {
             Event::Killed { child: 0, left: 900, counts: true, point: None },
             Event::DuplicateSkipped { child: 1, id: "x".into() },
             Event::Throughput { per_second: 81.5, messages: 100 },
-            Event::End(EndState { effects: [("x".to_owned(), 2)].into(), ..EndState::default() }),
+            Event::End(EndState {
+                effects: [("x".to_owned(), 2)].into(),
+                balances: [(1, 500), (-2, 0)].into(),
+                ledger: [(1, 500)].into(),
+                dead_letters: vec!["y".into()],
+            }),
         ];
         for event in &events {
             history.note(event.clone());

@@ -66,6 +66,21 @@ impl std::fmt::Debug for Database {
     }
 }
 
+impl Database {
+    /// A connection string whose unqualified names mean the run's schema, and that schema. `None` for SQLite.
+    #[must_use]
+    pub fn postgres(&self) -> Option<(String, &str)> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres { url, schema } => {
+                let mark = if url.contains('?') { '&' } else { '?' };
+                Some((format!("{url}{mark}options=-c%20search_path%3D{schema}"), schema))
+            }
+            Self::Sqlite { .. } => None,
+        }
+    }
+}
+
 /// The ledger of one run; its schema or file is removed when it is dropped.
 #[derive(Debug)]
 pub enum Ledger {

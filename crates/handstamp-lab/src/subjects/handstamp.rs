@@ -4,6 +4,8 @@
 use super::{CONSUMER, Res, Setup};
 use crate::ledger::Database;
 use handstamp::kafka::{KafkaOptions, KafkaSource};
+#[cfg(feature = "postgres")]
+use handstamp::postgres::{PostgresOptions, PostgresStore, SchemaName};
 use handstamp::sqlite::{SqliteOptions, SqliteStore};
 use handstamp::{Consumer, ConsumerName, ConsumerOptions, HandlerError, Identity, Message};
 use std::future::pending;
@@ -36,8 +38,12 @@ pub(super) fn run(setup: &Setup) -> Res<()> {
     let local = tokio::task::LocalSet::new();
     match &setup.database {
         #[cfg(feature = "postgres")]
-        Database::Postgres { url, schema } => local.block_on(&runtime, async {
-            let store = handstamp::postgres::PostgresStore::new(postgres_options(url, schema)?)?;
+        Database::Postgres { .. } => local.block_on(&runtime, async {
+            let (url, schema) = setup.database.postgres().ok_or("no Postgres")?;
+            let mut place = PostgresOptions::parse(&url)?;
+            // The lab's schema holds our tables too, and unqualified names mean it.
+            place.schema = SchemaName::new(schema)?;
+            let store = PostgresStore::new(place)?;
             let consumer = Consumer::builder(consumer)
                 .source(source, identity)
                 .store(store)
@@ -69,14 +75,4 @@ pub(super) fn run(setup: &Setup) -> Res<()> {
             Ok(())
         }),
     }
-}
-
-/// The lab's schema holds our tables too, and unqualified names mean it.
-#[cfg(feature = "postgres")]
-fn postgres_options(url: &str, schema: &str) -> Res<handstamp::postgres::PostgresOptions> {
-    let mark = if url.contains('?') { '&' } else { '?' };
-    let url = format!("{url}{mark}options=-c%20search_path%3D{schema}");
-    let mut options = handstamp::postgres::PostgresOptions::parse(&url)?;
-    options.schema = handstamp::postgres::SchemaName::new(schema)?;
-    Ok(options)
 }
