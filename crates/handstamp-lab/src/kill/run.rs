@@ -90,11 +90,12 @@ struct Child {
     held: Arc<AtomicBool>,
 }
 
-/// A name that no other run of any lab has: for topics, groups, schemas and files.
-fn unique(row: Row, run: u32) -> String {
-    let id = uuid::Uuid::new_v4().simple().to_string();
+/// A name that no other run of any lab has, nor this one when it is resumed: for topics, groups, schemas
+/// and files.
+fn unique(id: &str, row: Row, run: u32) -> String {
+    let once = uuid::Uuid::new_v4().simple().to_string();
     let row = row.file_stem(run).replace('-', "_");
-    format!("hs_lab_{}_{row}", &id[..8])
+    format!("hs_lab_{id}_{}_{row}", &once[..4])
 }
 
 /// Does one run; its history and the producer's log are complete when it returns `Ok`.
@@ -181,7 +182,7 @@ fn throughput(around: &Surroundings<'_>, row: Row, run: u32, plan: Plan, history
 
 impl<'a> Run<'a> {
     fn open(around: &'a Surroundings<'a>, row: Row, run: u32, plan: Plan, history: History) -> Result<Self> {
-        let name = unique(row, run);
+        let name = unique(&around.settings.id, row, run);
         let topic = around.broker.create_topic(&name, around.settings.partitions)?;
         let ledger = Ledger::create(around.place, &name, plan.accounts)?;
         Ok(Self { around, row, plan, topic, ledger, history, children: 0 })

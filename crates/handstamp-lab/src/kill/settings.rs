@@ -25,6 +25,8 @@ pub enum Profile {
 /// Everything that decides what happens. No place and no secret is in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
+    /// In the name of every topic, group and schema of the run; made up when it is checked first.
+    pub id: String,
     /// Which profile it began as.
     pub profile: String,
     /// Decides credits and kills.
@@ -66,6 +68,7 @@ impl Settings {
     #[must_use]
     pub fn of(profile: Profile) -> Self {
         let quick = Self {
+            id: String::new(),
             profile: "quick".into(),
             seed: 1,
             runs: 1,
@@ -131,10 +134,10 @@ impl Settings {
         }
         // Without them a 0 of the others would prove nothing.
         self.subjects.extend([Subject::A1, Subject::OffsetFirst]);
-        self.subjects.sort_unstable();
-        self.subjects.dedup();
-        let place = |subject: &Subject| Subject::ALL.iter().position(|one| one == subject);
-        self.subjects.sort_by_key(place);
+        self.subjects = Subject::ALL.into_iter().filter(|one| self.subjects.contains(one)).collect();
+        if self.id.is_empty() {
+            self.id = uuid::Uuid::new_v4().simple().to_string()[..8].to_owned();
+        }
         Ok(self)
     }
 
