@@ -156,3 +156,28 @@ fn an_empty_database_beside_a_position_gets_everything_and_another_state_what_it
     // The position is this database's now.
     assert_eq!(wallet.run().0, [0, 0, 0]);
 }
+
+/// The input may lie where nobody may write: position and lock go beside the store's file, or beside the
+/// pipeline where the store is a server.
+#[test]
+fn nothing_is_written_beside_the_input() {
+    let wallet = Wallet::new(3);
+    let place = &wallet.place;
+    for folder in ["feed", "bank"] {
+        std::fs::create_dir(place.path(folder)).unwrap();
+    }
+    std::fs::rename(place.path("credits.jsonl"), place.path("feed/credits.jsonl")).unwrap();
+    for (pipeline, beside) in [("wallet.toml", ""), ("file.toml", "bank")] {
+        let toml = place.read(pipeline).replace("credits.jsonl", "feed/credits.jsonl");
+        place.write(pipeline, &toml.replace("wallet.db", "bank/wallet.db"));
+        let done = place.run(&["run", pipeline, "--json"]).exits(0);
+        assert_eq!(done.counts(NAMES), [3, 3, 0], "{pipeline}");
+        let names = |folder: &str| -> Vec<String> {
+            let entries = std::fs::read_dir(place.path(folder)).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        assert_eq!(names("feed"), ["credits.jsonl"], "{pipeline}");
+        let kept = names(beside).iter().filter(|name| name.ends_with(".position")).count();
+        assert_eq!(kept, 1, "{pipeline}: {:?}", names(beside));
+    }
+}
