@@ -25,17 +25,22 @@
 //! | `broker` | topic and group of one run, on a real broker or on the mock cluster inside |
 //! | `subjects` | the consumers that are killed |
 //! | `kill` | `lab kill` |
+//! | `crash`, `matrix` | `lab matrix` (feature `crash-points`): a process that dies at a named point, and all of them |
 //! | `error`, `cancel` | why the lab could not go on; being told to stop |
 
 #[cfg(feature = "kafka")]
 pub mod broker;
 pub mod cancel;
 pub mod checker;
+#[cfg(feature = "crash-points")]
+pub mod crash;
 pub mod error;
 pub mod history;
 #[cfg(feature = "kafka")]
 pub mod kill;
 pub mod ledger;
+#[cfg(feature = "crash-points")]
+pub mod matrix;
 pub mod schedule;
 pub mod subjects;
 pub mod supervisor;
