@@ -3,7 +3,7 @@
 //! Authoritative: the producer. The id is taken as it was sent: nothing is trimmed, folded or
 //! guessed, and whatever is not clearly one id is a fault that says why.
 
-use crate::json::{Document, JsonFault, Kind, Node, Pointer};
+use crate::json::{Document, JsonFault, Kind, Node, Pointer, Shape};
 use crate::message::Record;
 use crate::message_id::{MessageId, MessageIdError, shown_text};
 use bytes::Bytes;
@@ -42,13 +42,19 @@ impl Identity {
     /// boolean, array or object, a header with two different values, a duplicate key, a lone surrogate,
     /// or a body that is not JSON.
     pub fn message_id(&self, record: &Record) -> Result<MessageId, IdentityFault> {
+        self.find(record).map(|(id, _)| id)
+    }
+
+    /// The same, with the body's shape where the body had to be read.
+    pub(crate) fn find(&self, record: &Record) -> Result<(MessageId, Option<Shape>), IdentityFault> {
         match self {
             Self::Header(name) => {
-                MessageId::new(header_value(record, name)?).map_err(|e| fault(&self.to_string(), e))
+                let id = MessageId::new(header_value(record, name)?);
+                id.map(|id| (id, None)).map_err(|e| fault(&self.to_string(), e))
             }
             Self::Key => {
                 let key = record.key.clone().ok_or_else(|| fault("the key", "it is null"))?;
-                MessageId::new(key).map_err(|e| fault("the key", e))
+                MessageId::new(key).map(|id| (id, None)).map_err(|e| fault("the key", e))
             }
             Self::Field(pointer) => {
                 let document = body(record)?;
@@ -57,12 +63,14 @@ impl Identity {
                     (Cow::Borrowed(text), Some(value)) => value.slice_ref(text.as_bytes()),
                     (text, _) => Bytes::from(text.into_owned()),
                 };
-                MessageId::new(id).map_err(|e| fault(&self.to_string(), e))
+                let id = MessageId::new(id).map_err(|e| fault(&self.to_string(), e))?;
+                Ok((id, Some(document.into_shape())))
             }
             Self::Fields(pointers) => {
                 let document = body(record)?;
                 let joined = join(&document, pointers)?;
-                MessageId::new(joined).map_err(|e| fault(&self.to_string(), e))
+                let id = MessageId::new(joined).map_err(|e| fault(&self.to_string(), e))?;
+                Ok((id, Some(document.into_shape())))
             }
         }
     }

@@ -7,10 +7,12 @@
 
 mod scan;
 
+pub(crate) use scan::Shape;
 use scan::{Member, Scanner};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 /// A parsed JSON pointer (RFC 6901).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -192,8 +194,8 @@ impl<'a> Node<'a> {
     fn step(self, token: &str, whole: &Pointer) -> Result<Option<Node<'a>>, JsonFault> {
         match self.kind() {
             Kind::Object => {
-                let members = members_of(self.raw)?;
-                found(&members, token, whole)
+                let shape = shape_of(self.raw)?;
+                found(self.raw, &shape.members, token, whole)
             }
             Kind::Array => match array_index(token) {
                 Some(index) => element_of(self.raw, index),
@@ -207,8 +209,8 @@ impl<'a> Node<'a> {
 /// A body that is JSON, with the members of its top level at hand.
 #[derive(Debug, Clone)]
 pub struct Document<'a> {
-    root: Node<'a>,
-    members: Vec<Member<'a>>,
+    text: &'a str,
+    shape: Cow<'a, Shape>,
 }
 
 impl<'a> Document<'a> {
@@ -218,19 +220,24 @@ impl<'a> Document<'a> {
     /// # Errors
     /// [`JsonFault::NotUtf8`] or [`JsonFault::NotJson`].
     pub fn parse(body: &'a [u8]) -> Result<Self, JsonFault> {
-        let text = std::str::from_utf8(body).map_err(|e| JsonFault::NotUtf8 { at: e.valid_up_to() })?;
-        let text = text.trim_matches([' ', '\t', '\r', '\n']);
-        if text.starts_with('{') {
-            return Ok(Self { root: Node { raw: text }, members: members_of(text)? });
-        }
-        let raw = Scanner::new(text).whole().ok_or_else(|| not_json(text))?;
-        Ok(Self { root: Node { raw }, members: Vec::new() })
+        let text = text_of(body)?;
+        Ok(Self { text, shape: Cow::Owned(shape_of(text)?) })
+    }
+
+    /// A body whose shape was found before.
+    pub(crate) fn of_shape(body: &'a [u8], shape: &'a Shape) -> Result<Self, JsonFault> {
+        Ok(Self { text: text_of(body)?, shape: Cow::Borrowed(shape) })
+    }
+
+    /// The shape, to be kept beside the body.
+    pub(crate) fn into_shape(self) -> Shape {
+        self.shape.into_owned()
     }
 
     /// The whole value.
     #[must_use]
     pub fn root(&self) -> Node<'a> {
-        self.root
+        Node { raw: part(self.text, &self.shape.root) }
     }
 
     /// The value a pointer names; `None` when there is none.
@@ -239,11 +246,12 @@ impl<'a> Document<'a> {
     /// [`JsonFault::DuplicateKey`] when an object on the way holds the pointer's key twice.
     pub fn at(&self, pointer: &Pointer) -> Result<Option<Node<'a>>, JsonFault> {
         let Some((first, rest)) = pointer.tokens.split_first() else {
-            return Ok(Some(self.root));
+            return Ok(Some(self.root()));
         };
-        let mut next = match self.root.kind() {
-            Kind::Object => found(&self.members, first, pointer)?,
-            _ => self.root.step(first, pointer)?,
+        let root = self.root();
+        let mut next = match root.kind() {
+            Kind::Object => found(self.text, &self.shape.members, first, pointer)?,
+            _ => root.step(first, pointer)?,
         };
         for token in rest {
             match next {
@@ -255,22 +263,35 @@ impl<'a> Document<'a> {
     }
 }
 
-fn found<'a>(members: &[Member<'a>], token: &str, whole: &Pointer) -> Result<Option<Node<'a>>, JsonFault> {
-    let mut matching = members.iter().filter(|member| key_is(member, token));
+fn text_of(body: &[u8]) -> Result<&str, JsonFault> {
+    std::str::from_utf8(body).map_err(|e| JsonFault::NotUtf8 { at: e.valid_up_to() })
+}
+
+/// A part that lies in this text; empty for a range of another text.
+fn part<'a>(text: &'a str, range: &Range<usize>) -> &'a str {
+    text.get(range.clone()).unwrap_or_default()
+}
+
+fn found<'a>(
+    text: &'a str,
+    members: &[Member],
+    token: &str,
+    whole: &Pointer,
+) -> Result<Option<Node<'a>>, JsonFault> {
+    let mut matching = members.iter().filter(|member| key_is(part(text, &member.key), member.plain, token));
     let first = matching.next();
     if matching.next().is_some() {
         return Err(JsonFault::DuplicateKey { pointer: whole.text.clone(), key: token.into() });
     }
-    Ok(first.map(|member| Node { raw: member.value }))
+    Ok(first.map(|member| Node { raw: part(text, &member.value) }))
 }
 
-/// True when a member's key decodes to the token. A key with a lone surrogate equals no token.
-fn key_is(member: &Member<'_>, token: &str) -> bool {
-    if member.plain {
-        return member.key.len() == token.len() + 2
-            && &member.key.as_bytes()[1..=token.len()] == token.as_bytes();
+/// True when a raw key decodes to the token. A key with a lone surrogate equals no token.
+fn key_is(raw: &str, plain: bool, token: &str) -> bool {
+    if plain {
+        return raw.len() == token.len() + 2 && raw.as_bytes()[1..=token.len()] == *token.as_bytes();
     }
-    decoded(member.key).is_some_and(|text| text == token)
+    decoded(raw).is_some_and(|text| text == token)
 }
 
 /// The text of a raw string; `None` when it contains a lone surrogate.
@@ -294,13 +315,13 @@ fn not_json(text: &str) -> JsonFault {
     JsonFault::NotJson(told.unwrap_or_else(|| "it breaks the grammar".into()))
 }
 
-fn members_of(object: &str) -> Result<Vec<Member<'_>>, JsonFault> {
-    Scanner::new(object).members().ok_or_else(|| not_json(object))
+fn shape_of(text: &str) -> Result<Shape, JsonFault> {
+    Scanner::new(text).shape().ok_or_else(|| not_json(text))
 }
 
 fn element_of(array: &str, index: usize) -> Result<Option<Node<'_>>, JsonFault> {
     let found = Scanner::new(array).element(index).ok_or_else(|| not_json(array))?;
-    Ok(found.map(|raw| Node { raw }))
+    Ok(found.map(|range| Node { raw: part(array, &range) }))
 }
 
 #[cfg(test)]

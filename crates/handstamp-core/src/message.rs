@@ -2,10 +2,11 @@
 //!
 //! Everything here is bytes as the broker gave them. Cloning is cheap: bodies are shared.
 
+use crate::json::{Document, JsonFault, Shape};
 use crate::message_id::{MessageId, shown_text};
 use bytes::Bytes;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Milliseconds since the Unix epoch, as the broker or the producer stamped them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -145,68 +146,106 @@ pub struct Truncation {
     pub blake3: [u8; 32],
 }
 
-/// A message: a record whose stable id is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+/// A message: a record whose stable id is known. Cloning shares everything.
+#[derive(Clone)]
+pub struct Message(Arc<Inner>);
+
+struct Inner {
     id: MessageId,
     digest: i64,
     record: Record,
+    /// The body's shape, once somebody asked for the document.
+    shape: OnceLock<Result<Shape, JsonFault>>,
 }
 
 impl Message {
     /// A message from its id and its record; the digest is taken from the value.
     #[must_use]
     pub fn new(id: MessageId, record: Record) -> Self {
+        Self::with_shape(id, record, None)
+    }
+
+    /// The same with the shape of the record's value, where it is known.
+    pub(crate) fn with_shape(id: MessageId, record: Record, shape: Option<Shape>) -> Self {
         let digest = record.digest();
-        Self { id, digest, record }
+        let shape = shape.map_or_else(OnceLock::new, |shape| OnceLock::from(Ok(shape)));
+        Self(Arc::new(Inner { id, digest, record, shape }))
     }
 
     /// The producer's stable id.
     #[must_use]
     pub fn id(&self) -> &MessageId {
-        &self.id
+        &self.0.id
     }
 
     /// The digest that tells a reused id from a redelivery.
     #[must_use]
     pub fn digest(&self) -> i64 {
-        self.digest
+        self.0.digest
+    }
+
+    /// The body as JSON; a null value is the document `null`. The body is read once, whoever asks and
+    /// however often.
+    ///
+    /// # Errors
+    /// [`JsonFault`] when the body is not JSON.
+    pub fn document(&self) -> Result<Document<'_>, JsonFault> {
+        let body = self.value().unwrap_or(b"null");
+        let shape = self.0.shape.get_or_init(|| Document::parse(body).map(Document::into_shape));
+        Document::of_shape(body, shape.as_ref().map_err(Clone::clone)?)
     }
 
     /// Key bytes; `None` is null.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
-        self.record.key.as_deref()
+        self.0.record.key.as_deref()
     }
 
     /// Value bytes; `None` is null.
     #[must_use]
     pub fn value(&self) -> Option<&[u8]> {
-        self.record.value.as_deref()
+        self.0.record.value.as_deref()
     }
 
     /// All headers.
     #[must_use]
     pub fn headers(&self) -> &Headers {
-        &self.record.headers
+        &self.0.record.headers
     }
 
     /// Where the message lies at its broker.
     #[must_use]
     pub fn origin(&self) -> &Origin {
-        &self.record.origin
+        &self.0.record.origin
     }
 
     /// The broker's or producer's time.
     #[must_use]
     pub fn timestamp(&self) -> Option<Timestamp> {
-        self.record.timestamp
+        self.0.record.timestamp
     }
 
     /// The record as it was delivered.
     #[must_use]
     pub fn record(&self) -> &Record {
-        &self.record
+        &self.0.record
+    }
+}
+
+impl PartialEq for Message {
+    fn eq(&self, other: &Self) -> bool {
+        (self.id(), self.digest(), self.record()) == (other.id(), other.digest(), other.record())
+    }
+}
+
+impl Eq for Message {}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("id", self.id())
+            .field("record", self.record())
+            .finish_non_exhaustive()
     }
 }
 
@@ -244,5 +283,21 @@ mod tests {
         let mut with = record(Some(b"x"));
         with.headers = Headers::new(vec![Header::new("auth", Some(Bytes::from_static(b"canary")))]);
         assert!(!format!("{with:?}").contains("canary"));
+    }
+
+    #[test]
+    fn the_document_is_that_of_the_value_and_equality_knows_nothing_of_it() {
+        let id = || MessageId::try_from("id").unwrap();
+        let body = br#" {"a":1} "#;
+        let message = Message::new(id(), record(Some(body)));
+        let fresh = Message::new(id(), record(Some(body)));
+        for _ in 0..2 {
+            assert_eq!(message.document().unwrap().root().raw(), r#"{"a":1}"#);
+        }
+        assert_eq!(message, fresh);
+        assert_eq!(Message::new(id(), record(None)).document().unwrap().root().raw(), "null");
+        let bad = Message::new(id(), record(Some(b"{")));
+        assert!(matches!(bad.document(), Err(JsonFault::NotJson(_))));
+        assert_eq!(bad.document().unwrap_err(), bad.document().unwrap_err());
     }
 }

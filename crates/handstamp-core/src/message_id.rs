@@ -48,6 +48,11 @@ impl MessageId {
         Ok(Self(bytes))
     }
 
+    /// The same in memory of its own, where it may lie inside a larger body.
+    pub(crate) fn detached(&self) -> Self {
+        Self(Bytes::copy_from_slice(&self.0))
+    }
+
     /// The id's bytes as the producer sent them.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {

@@ -57,7 +57,7 @@ impl Item {
             (size > message_max_bytes)
                 .then(|| (FailureClass::TooLarge, too_large(&record, size, message_max_bytes)))
         });
-        let id = identity.message_id(&record);
+        let mut id = identity.find(&record);
         let mut dead = None;
         let mut truncation = None;
         if let Some((class, RecordFault { reason, truncation: cut })) = fault {
@@ -69,10 +69,11 @@ impl Item {
             {
                 // A copy, so that the prefix does not keep the whole body in memory.
                 *value = bytes::Bytes::copy_from_slice(&value[..value.len().min(message_max_bytes)]);
+                id = id.map(|(id, _)| (id.detached(), None));
             }
         }
         let body = match id {
-            Ok(id) => Body::Message(Message::new(id, record)),
+            Ok((id, shape)) => Body::Message(Message::with_shape(id, record, shape)),
             Err(fault) => {
                 let reason = Reason::new(&fault.reason);
                 dead.get_or_insert(Failure { class: FailureClass::Identity, code: None, reason });
@@ -145,5 +146,37 @@ fn too_large(record: &Record, size: usize, limit: usize) -> RecordFault {
             full_bytes: value.len() as u64,
             blake3: *blake3::hash(value).as_bytes(),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::Pointer;
+    use crate::message::{Headers, Origin};
+    use bytes::Bytes;
+
+    #[test]
+    fn what_is_kept_of_a_record_above_the_limit_does_not_keep_its_memory() {
+        let body = Bytes::from(format!(r#"{{"id":"a","fill":"{}"}}"#, "x".repeat(1000)));
+        let delivery = |value: Bytes| Delivery {
+            lane: Lane { id: 0, epoch: 1 },
+            tag: DeliveryTag(0),
+            record: Record {
+                key: None,
+                value: Some(value),
+                headers: Headers::default(),
+                origin: Origin { topic: "t".into(), partition: 0, offset: 0, line: None },
+                timestamp: None,
+            },
+            fault: None,
+        };
+        let identity = Identity::Field(Pointer::member("id"));
+        let item = Item::new(delivery(body.clone()), &identity, 100, Timestamp(0));
+        assert!(body.is_unique(), "the prefix or the id holds the whole body");
+        assert_eq!(item.id().unwrap().as_bytes(), b"a");
+        assert_eq!(item.record().value.as_ref().unwrap().len(), 100);
+        let whole = Item::new(delivery(body.clone()), &identity, 10_000, Timestamp(0));
+        assert_eq!(whole.message().unwrap().document().unwrap().root().raw().as_bytes(), body);
     }
 }

@@ -3,20 +3,31 @@
 //! The grammar is RFC 8259's and nothing more. Nothing recurses: what is open lies in a vector. A `None`
 //! says only that the text is not JSON; why is told by `serde_json`, which refuses the same texts.
 
-/// A member of an object, both parts raw.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Member<'a> {
+use std::ops::Range;
+
+/// Where the parts of a text lie that is JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// The value, without the white space around it.
+    pub(super) root: Range<usize>,
+    /// If it is an object, its members in order.
+    pub(super) members: Vec<Member>,
+}
+
+/// Where a member of an object lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Member {
     /// The key with its quotes.
-    pub(super) key: &'a str,
+    pub(super) key: Range<usize>,
     /// The key holds no escape: between its quotes is its text.
     pub(super) plain: bool,
     /// The value.
-    pub(super) value: &'a str,
+    pub(super) value: Range<usize>,
 }
 
 /// Reads a text from its beginning.
 pub(super) struct Scanner<'a> {
-    text: &'a str,
+    text: &'a [u8],
     at: usize,
     /// The closing signs of what is open inside the value that is passed over.
     open: Vec<u8>,
@@ -37,29 +48,43 @@ const ENDS_RUN: [bool; 256] = {
 
 impl<'a> Scanner<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self { text, at: 0, open: Vec::new() }
+        Self { text: text.as_bytes(), at: 0, open: Vec::new() }
     }
 
-    /// The members of the object that is the whole text.
-    pub(super) fn members(mut self) -> Option<Vec<Member<'a>>> {
+    /// The shape of the whole text.
+    pub(super) fn shape(mut self) -> Option<Shape> {
+        self.skip_blank();
+        let start = self.at;
+        let members = match self.peek()? {
+            b'{' => self.members()?,
+            _ => {
+                self.pass_value()?;
+                Vec::new()
+            }
+        };
+        let root = start..self.at;
+        self.is_at_end().then_some(Shape { root, members })
+    }
+
+    fn members(&mut self) -> Option<Vec<Member>> {
         let mut members = Vec::with_capacity(8);
         self.expect(b'{')?;
         self.skip_blank();
-        if !self.eat(b'}') {
-            loop {
-                self.skip_blank();
-                let (key, plain) = self.key()?;
-                members.push(Member { key, plain, value: self.value()? });
-                if self.ends(b'}')? {
-                    break;
-                }
+        if self.eat(b'}') {
+            return Some(members);
+        }
+        loop {
+            self.skip_blank();
+            let (key, plain) = self.key()?;
+            members.push(Member { key, plain, value: self.value()? });
+            if self.ends(b'}')? {
+                return Some(members);
             }
         }
-        self.is_at_end().then_some(members)
     }
 
     /// One element of the array that is the whole text; `Some(None)` when it has fewer.
-    pub(super) fn element(mut self, index: usize) -> Option<Option<&'a str>> {
+    pub(super) fn element(mut self, index: usize) -> Option<Option<Range<usize>>> {
         let mut found = None;
         self.expect(b'[')?;
         self.skip_blank();
@@ -75,12 +100,6 @@ impl<'a> Scanner<'a> {
             }
         }
         self.is_at_end().then_some(found)
-    }
-
-    /// The value that is the whole text.
-    pub(super) fn whole(mut self) -> Option<&'a str> {
-        let value = self.value()?;
-        self.is_at_end().then_some(value)
     }
 
     fn is_at_end(&mut self) -> bool {
@@ -99,21 +118,21 @@ impl<'a> Scanner<'a> {
     }
 
     /// A key and its colon.
-    fn key(&mut self) -> Option<(&'a str, bool)> {
+    fn key(&mut self) -> Option<(Range<usize>, bool)> {
         let start = self.at;
         let plain = self.string()?;
-        let key = self.text.get(start..self.at)?;
+        let key = start..self.at;
         self.skip_blank();
         self.expect(b':')?;
         Some((key, plain))
     }
 
-    /// The next value, raw.
-    fn value(&mut self) -> Option<&'a str> {
+    /// Where the next value lies.
+    fn value(&mut self) -> Option<Range<usize>> {
         self.skip_blank();
         let start = self.at;
         self.pass_value()?;
-        self.text.get(start..self.at)
+        Some(start..self.at)
     }
 
     /// Passes over one value with everything in it.
@@ -172,7 +191,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn word(&mut self, word: &str) -> Option<bool> {
-        if !self.text.as_bytes().get(self.at..)?.starts_with(word.as_bytes()) {
+        if !self.text.get(self.at..)?.starts_with(word.as_bytes()) {
             return None;
         }
         self.at += word.len();
@@ -184,7 +203,7 @@ impl<'a> Scanner<'a> {
         self.expect(b'"')?;
         let mut plain = true;
         loop {
-            let rest = self.text.as_bytes().get(self.at..)?;
+            let rest = self.text.get(self.at..)?;
             self.at += rest.iter().position(|byte| ENDS_RUN[usize::from(*byte)])?;
             match self.next()? {
                 b'"' => return Some(plain),
@@ -234,7 +253,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
+        self.text.get(self.at).copied()
     }
 
     fn next(&mut self) -> Option<u8> {
@@ -303,7 +322,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_same_texts_are_json_as_for_serde(text in prop_oneof![texts(), values()]) {
-            prop_assert_eq!(Scanner::new(&text).whole().is_some(), serde_accepts(&text), "{}", text);
+            prop_assert_eq!(Scanner::new(&text).shape().is_some(), serde_accepts(&text), "{}", text);
         }
 
         /// One byte left out or doubled makes most texts wrong in one place only.
@@ -314,7 +333,7 @@ mod tests {
             let slipped: String = chars.iter().enumerate().flat_map(|(n, c)| {
                 std::iter::repeat_n(*c, if n != at { 1 } else if double { 2 } else { 0 })
             }).collect();
-            prop_assert_eq!(Scanner::new(&slipped).whole().is_some(), serde_accepts(&slipped), "{}", slipped);
+            prop_assert_eq!(Scanner::new(&slipped).shape().is_some(), serde_accepts(&slipped), "{}", slipped);
         }
 
         #[test]
@@ -322,14 +341,16 @@ mod tests {
             let keys: Vec<String> = keys.iter().map(|key| serde_json::to_string(key).unwrap()).collect();
             let object: Vec<String> = keys.iter().zip(&values).map(|(key, value)| format!(" {key} : {value} ")).collect();
             let object = format!("{{{}}}", object.join(","));
-            let found = Scanner::new(&object).members().unwrap();
-            prop_assert_eq!(found.len(), values.len());
-            for ((member, key), value) in found.iter().zip(&keys).zip(&values) {
-                prop_assert_eq!((member.key, member.value, member.plain), (&key[..], &value[..], !key.contains('\\')));
+            let found = Scanner::new(&object).shape().unwrap();
+            prop_assert_eq!((found.root, found.members.len()), (0..object.len(), values.len()));
+            for ((member, key), value) in found.members.into_iter().zip(&keys).zip(&values) {
+                prop_assert_eq!((&object[member.key], &object[member.value]), (&key[..], &value[..]));
+                prop_assert_eq!(member.plain, !key.contains('\\'));
             }
             let array = format!("[ {} ]", values.join(" , "));
             for (at, value) in values.iter().enumerate() {
-                prop_assert_eq!(Scanner::new(&array).element(at), Some(Some(&value[..])));
+                let found = Scanner::new(&array).element(at).unwrap().unwrap();
+                prop_assert_eq!(&array[found], &value[..]);
             }
             prop_assert_eq!(Scanner::new(&array).element(values.len()), Some(None));
         }
