@@ -73,7 +73,7 @@ impl Settings {
             seed: 1,
             runs: 1,
             kills: 4,
-            kill_within_ms: (1000, 6000),
+            kill_within_ms: (1000, 5000),
             held_kills: 2,
             messages: 1000,
             accounts: 100,

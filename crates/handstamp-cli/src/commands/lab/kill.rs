@@ -1,0 +1,302 @@
+//! `lab kill` and `lab verify`: thin; what they do is in the lab.
+
+#[cfg(not(feature = "kafka"))]
+use crate::exit::{CliError, Exit};
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `lab kill`.
+#[derive(Debug, Args)]
+pub(crate) struct KillArgs {
+    /// How much is done.
+    #[arg(long, value_enum, default_value = "quick")]
+    pub(crate) profile: ProfileName,
+    /// Kafka's bootstrap servers; without them a broker inside this program stands in.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) brokers: Option<String>,
+    /// Connection string of a Postgres database, where the lab makes schemas of its own; without it the
+    /// ledgers are SQLite files.
+    #[arg(long, env = "HANDSTAMP_LAB_DATABASE", value_name = "URL", hide_env_values = true)]
+    pub(crate) database: Option<String>,
+    /// Who is killed, separated by commas; a1 and offset-first always are.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) subjects: Vec<String>,
+    /// Kills in each run.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) kills: Option<u32>,
+    /// Runs of each subject.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) runs: Option<u32>,
+    /// Credits in each run; more where the kills need more.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) messages: Option<u64>,
+    /// Work on each message beside the database.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) work: Option<Duration>,
+    /// `session.timeout.ms` of the consumers; a broker has a least value of its own (6s by default).
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) session_timeout: Option<Duration>,
+    /// Decides credits and kills.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) seed: Option<u64>,
+    /// How many runs go on at the same time.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) side_by_side: Option<u16>,
+    /// A new folder for histories, logs and the report.
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    pub(crate) out: Option<PathBuf>,
+    /// Go on with what an earlier run left undone in its folder, with its settings.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["profile", "subjects", "kills", "runs", "messages", "work", "session_timeout", "seed"])]
+    pub(crate) resume: Option<PathBuf>,
+    /// End the program at a named point, at its n-th time if told so; needs a program built with crash points.
+    #[arg(long, value_name = "POINT[:NTH]")]
+    pub(crate) at: Option<String>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `lab verify`.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The folder of a run.
+    pub(crate) folder: PathBuf,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How much is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProfileName {
+    /// Shows the differences in a minute and a half.
+    Quick,
+    /// 20 kills a run, 5 runs, every subject: about an hour.
+    Source,
+    /// As `source`, with as many kills and runs as asked for.
+    Long,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text)
+        .map_err(|_| "write a time with its unit, such as 10ms or 6s".to_owned())?;
+    if time > Duration::from_secs(3600) { Err("at most 1h".to_owned()) } else { Ok(time) }
+}
+
+/// Refuses: without a Kafka client there is nobody to kill.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "kafka"))]
+pub(crate) fn kill(_: &KillArgs) -> Result<Exit, CliError> {
+    Err(no_kafka())
+}
+
+/// Refuses, as above.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "kafka"))]
+pub(crate) fn verify(_: &VerifyArgs) -> Result<Exit, CliError> {
+    Err(no_kafka())
+}
+
+#[cfg(not(feature = "kafka"))]
+fn no_kafka() -> CliError {
+    CliError::usage("this program was built without a Kafka client")
+        .hint("build one that has it: `cargo build --release -p handstamp-cli`")
+}
+
+#[cfg(feature = "kafka")]
+pub(crate) use with_kafka::{kill, verify};
+
+#[cfg(feature = "kafka")]
+mod with_kafka {
+    use super::{KillArgs, ProfileName, VerifyArgs};
+    use crate::commands::lab::{cancel_on_signal, failed, progress::Line, tables};
+    use crate::exit::{CliError, Exit};
+    use crate::output;
+    use crate::redact;
+    use handstamp_lab::LabError;
+    use handstamp_lab::broker::Broker;
+    use handstamp_lab::kill::{self, Conclusion, Launch, Outcome, Profile, Settings, Surroundings};
+    use handstamp_lab::ledger::{self, Place};
+    use handstamp_lab::subjects::Subject;
+    use std::path::{Path, PathBuf};
+    use std::time::{Duration, SystemTime};
+
+    /// Where the outcome lies beside the histories.
+    const OUTCOME_FILE: &str = "outcome.json";
+
+    /// Kills, and prints what that did.
+    ///
+    /// # Errors
+    /// Why it could not go on; a verdict is an exit code.
+    pub(crate) fn kill(args: &KillArgs) -> Result<Exit, CliError> {
+        if let Some(at) = &args.at {
+            return at_point(at);
+        }
+        let cancel = cancel_on_signal()?;
+        let folder = match (&args.resume, &args.out) {
+            (Some(folder), _) | (None, Some(folder)) => folder.clone(),
+            (None, None) => fresh_folder(),
+        };
+        if args.resume.is_none() && folder.join(kill::SETTINGS_FILE).exists() {
+            return Err(CliError::usage(format!("{} holds a run already", folder.display()))
+                .hint("go on with it by --resume, or name another folder with --out"));
+        }
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| CliError::io(Exit::Usage, "make", &folder, &error))?;
+        let folder = std::path::absolute(&folder)
+            .map_err(|error| CliError::io(Exit::Usage, "find", &folder, &error))?;
+        let broker = match &args.brokers {
+            Some(bootstrap) => Broker::kafka(bootstrap),
+            None => Broker::mock(),
+        };
+        let broker = broker.map_err(failed)?;
+        let place = place(args, &folder)?;
+        let store = ledger::probe(&place).map_err(failed)?;
+        let settings = settings(args, &folder, &place, &format!("{}; {store}", broker.describe()))?;
+        output::say(&format!("{}\nhistories: {}", tables::intention(&settings), folder.display()));
+        let launch = launch()?;
+        let around = Surroundings {
+            settings: &settings,
+            broker: &broker,
+            place: &place,
+            folder: &folder,
+            launch: &launch,
+            cancel: &cancel,
+        };
+        let line = Line::start();
+        let outcome = kill::run(&around, &|progress| line.show(&progress));
+        drop(line);
+        let outcome = outcome.map_err(|error| resumable(error, &folder))?;
+        print(&outcome, &folder, args.json)
+    }
+
+    /// Recomputes what a folder proves, and prints it.
+    ///
+    /// # Errors
+    /// The folder holds no run, or a file of it cannot be read.
+    pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, CliError> {
+        let outcome = kill::recompute(&args.folder).map_err(failed)?;
+        print(&outcome, &args.folder, args.json)
+    }
+
+    #[cfg(not(feature = "crash-points"))]
+    fn at_point(_: &str) -> Result<Exit, CliError> {
+        Err(crate::commands::lab::matrix::no_crash_points())
+    }
+
+    /// One point is one row of the matrix.
+    #[cfg(feature = "crash-points")]
+    fn at_point(at: &str) -> Result<Exit, CliError> {
+        Err(CliError::usage("--at: a named point is hit by the matrix")
+            .hint(format!("run `handstamp lab matrix --at {at}`")))
+    }
+
+    fn resumable(error: LabError, folder: &Path) -> CliError {
+        failed(error).hint(format!(
+            "what is complete is kept: go on with `handstamp lab kill --resume {}`",
+            folder.display()
+        ))
+    }
+
+    fn fresh_folder() -> PathBuf {
+        let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        PathBuf::from(format!("lab-kill-{}", now.replace(':', "-")))
+    }
+
+    fn place(args: &KillArgs, folder: &Path) -> Result<Place, CliError> {
+        let Some(url) = &args.database else { return Ok(Place::Sqlite(folder.to_owned())) };
+        redact::register_url(url);
+        postgres(url)
+    }
+
+    #[cfg(feature = "postgres")]
+    #[allow(clippy::unnecessary_wraps, reason = "the same shape without Postgres")]
+    fn postgres(url: &str) -> Result<Place, CliError> {
+        Ok(Place::Postgres(url.to_owned()))
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    fn postgres(_: &str) -> Result<Place, CliError> {
+        Err(crate::backend::built_without("store", "postgres"))
+    }
+
+    fn settings(args: &KillArgs, folder: &Path, place: &Place, where_: &str) -> Result<Settings, CliError> {
+        let is_sqlite = matches!(place, Place::Sqlite(_));
+        if args.resume.is_some() {
+            let mut settings = Settings::load(folder).map_err(failed)?;
+            if settings.place != where_ {
+                return Err(CliError::usage(format!(
+                    "the run in {} was on {}, not on {where_}",
+                    folder.display(),
+                    settings.place
+                ))
+                .hint("name the same --brokers and --database as then"));
+            }
+            if let Some(count) = args.side_by_side {
+                settings.side_by_side = usize::from(count);
+            }
+            return Ok(settings);
+        }
+        let mut settings = Settings::of(match args.profile {
+            ProfileName::Quick => Profile::Quick,
+            ProfileName::Source => Profile::Source,
+            ProfileName::Long => Profile::Long,
+        });
+        if args.brokers.is_none() {
+            // The broker inside takes any session; waiting for real ones would be most of the time.
+            settings.session_timeout_ms = 2000;
+        }
+        if !args.subjects.is_empty() {
+            let named: Result<Vec<Subject>, LabError> =
+                args.subjects.iter().map(|name| name.trim().parse()).collect();
+            settings.subjects = named.map_err(failed)?;
+        }
+        settings.kills = args.kills.unwrap_or(settings.kills);
+        settings.runs = args.runs.unwrap_or(settings.runs);
+        settings.messages = args.messages.unwrap_or(settings.messages);
+        settings.seed = args.seed.unwrap_or(settings.seed);
+        settings.work_ms = args.work.map_or(settings.work_ms, millis);
+        settings.session_timeout_ms = args.session_timeout.map_or(settings.session_timeout_ms, millis);
+        settings.side_by_side = args.side_by_side.map_or(settings.side_by_side, usize::from);
+        where_.clone_into(&mut settings.place);
+        settings.checked(is_sqlite).map_err(failed)
+    }
+
+    fn millis(time: Duration) -> u64 {
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn launch() -> Result<Launch, CliError> {
+        let program = std::env::current_exe()
+            .map_err(|error| CliError::new(Exit::Unexpected, format!("where am I: {error}")))?;
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        Ok(Launch {
+            program,
+            subject: words(&["--log", "warn", "lab", "subject"]),
+            pipeline: words(&["--log", "warn", "run"]),
+        })
+    }
+
+    fn print(outcome: &Outcome, folder: &Path, json: bool) -> Result<Exit, CliError> {
+        let object = serde_json::to_value(outcome)
+            .map_err(|error| CliError::new(Exit::Unexpected, format!("the outcome is no JSON: {error}")))?;
+        let path = folder.join(OUTCOME_FILE);
+        std::fs::write(&path, format!("{object:#}\n"))
+            .map_err(|error| CliError::io(Exit::Unexpected, "write", &path, &error))?;
+        if json {
+            output::print_json(&object)?;
+        } else {
+            output::print(&tables::outcome(outcome))?;
+        }
+        Ok(match outcome.conclusion {
+            Conclusion::Kept => Exit::Ok,
+            Conclusion::Violated(_) => Exit::CheckFailed,
+            Conclusion::Inconclusive(_) => Exit::Inconclusive,
+        })
+    }
+}

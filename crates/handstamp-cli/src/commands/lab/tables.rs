@@ -1,0 +1,124 @@
+//! What the lab says to people.
+
+use crate::output::table;
+use handstamp_lab::kill::{Conclusion, Outcome, RowKind, RowOutcome, Settings, Spread};
+
+/// What is going to be done.
+pub(crate) fn intention(settings: &Settings) -> String {
+    let (from, to) = settings.kill_within_ms;
+    format!(
+        "{}: {} runs of {} rows; {} kills a run, each {}-{} s after the first effect (seed {}); \
+         work {} ms a message, session.timeout.ms={}\non {}",
+        settings.profile,
+        settings.runs,
+        settings.rows().len(),
+        settings.kills,
+        seconds(from),
+        seconds(to),
+        settings.seed,
+        settings.work_ms,
+        settings.session_timeout_ms,
+        settings.place
+    )
+}
+
+fn seconds(ms: u64) -> String {
+    if ms.is_multiple_of(1000) { (ms / 1000).to_string() } else { format!("{}.{:03}", ms / 1000, ms % 1000) }
+}
+
+/// The table and what it proves.
+pub(crate) fn outcome(outcome: &Outcome) -> String {
+    let several = outcome.settings.runs > 1;
+    let doubled = if several { "doubled a run" } else { "doubled" };
+    let lost = if several { "lost a run" } else { "lost" };
+    let mut header = vec!["subject", "", doubled, lost];
+    if several {
+        header.extend(["doubled in all", "lost in all"]);
+    }
+    header.extend(["kills", "messages/s"]);
+    let rows = outcome.rows.iter().map(|row| cells(row, several)).collect();
+    format!("{}\n{}\n", table::plain(&header, rows), conclusion(&outcome.conclusion))
+}
+
+fn cells(row: &RowOutcome, several: bool) -> Vec<String> {
+    let what = match row.row.kind {
+        RowKind::Random => row.row.subject.describe().to_owned(),
+        RowKind::Held => "killed exactly there".to_owned(),
+        RowKind::Resend => "some events sent twice".to_owned(),
+    };
+    let mut cells = vec![row.name.clone(), what];
+    if row.runs.is_empty() {
+        cells.extend(["not run".to_owned(), String::new()]);
+    } else {
+        let spread = |of: Spread| if several { ranged(of) } else { table::grouped(of.median) };
+        cells.push(spread(row.spread(|verdict| verdict.doubled)));
+        cells.push(spread(row.spread(|verdict| verdict.lost)));
+    }
+    if several {
+        cells.extend([table::grouped(row.doubled()), table::grouped(row.lost())]);
+    }
+    let kills: u32 = row.runs.iter().map(|run| run.kills).sum();
+    let counted: u32 = row.runs.iter().map(|run| run.kills_counted).sum();
+    cells.push(if kills == counted { kills.to_string() } else { format!("{counted} of {kills}") });
+    cells.push(row.per_second.map(|rate| format!("{rate:.1}")).unwrap_or_default());
+    cells
+}
+
+fn ranged(spread: Spread) -> String {
+    let Spread { median, min, max } = spread;
+    format!("{} ({}-{})", table::grouped(median), table::grouped(min), table::grouped(max))
+}
+
+fn conclusion(conclusion: &Conclusion) -> String {
+    match conclusion {
+        Conclusion::Kept => {
+            "kept: what promises doubled nothing and lost nothing, and the controls did harm".into()
+        }
+        Conclusion::Violated(why) => format!("VIOLATED:\n  {}", why.join("\n  ")),
+        Conclusion::Inconclusive(why) => {
+            format!("inconclusive, this run proves nothing:\n  {}", why.join("\n  "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handstamp_lab::checker::Verdict;
+    use handstamp_lab::kill::{Profile, Row, RunOutcome};
+    use handstamp_lab::subjects::Subject;
+
+    fn row(doubled: &[u64]) -> RowOutcome {
+        let row = Row { subject: Subject::A1, kind: RowKind::Random };
+        let runs = doubled.iter().zip(0..).map(|(doubled, run)| RunOutcome {
+            run,
+            verdict: Verdict { doubled: *doubled, ..Verdict::default() },
+            kills: 20,
+            kills_counted: 20,
+            skipped: 0,
+            commits_refused: 0,
+        });
+        RowOutcome { row, name: row.name(), runs: runs.collect(), per_second: Some(445.12) }
+    }
+
+    #[test]
+    fn the_table_has_median_range_totals_kills_and_rate() {
+        let settings = Settings { runs: 3, ..Settings::of(Profile::Source) };
+        let rows = vec![row(&[3000, 1000, 2000])];
+        let text = outcome(&Outcome { settings, rows, conclusion: Conclusion::Kept });
+        for part in ["a1", "2,000 (1,000-3,000)", "0 (0-0)", "6,000", "60", "445.1", "kept"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn one_run_needs_no_range_and_reasons_are_shown() {
+        let settings = Settings::of(Profile::Quick);
+        let conclusion = Conclusion::Inconclusive(vec!["a1: doubled nothing, though it must".into()]);
+        let text = outcome(&Outcome { settings, rows: vec![row(&[7])], conclusion });
+        assert!(
+            !text.contains("(7-7)") && text.contains("inconclusive") && text.contains("a1: doubled"),
+            "{text}"
+        );
+    }
+}
