@@ -55,6 +55,11 @@ impl Subject {
         self.signal("-CONT");
     }
 
+    /// SIGUSR1 by pid: its source stops polling for the time it was given, everything else goes on.
+    pub fn hang(&self) {
+        self.signal("-USR1");
+    }
+
     fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
@@ -75,6 +80,11 @@ impl Subject {
             assert!(Instant::now() < until, "no {nth} line(s) with {text:?} within {limit:?}:\n{}", log());
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// The log until now.
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
     }
 
     /// True while the process lives.

@@ -28,6 +28,8 @@ pub struct Credit {
     pub amount: i64,
     /// The handler fails while this is set.
     pub fail: bool,
+    /// How long the statement after the update takes, in seconds.
+    pub sleep_s: f64,
 }
 
 impl Credit {
@@ -40,6 +42,7 @@ impl Credit {
             account_id: number("account_id")?,
             amount: number("amount")?,
             fail: body["fail"].as_bool().unwrap_or(false),
+            sleep_s: body["sleep_s"].as_f64().unwrap_or(0.0),
         })
     }
 }
@@ -59,6 +62,9 @@ pub async fn apply_postgres(
     let update = "UPDATE accounts SET balance = balance + $1 WHERE id = $2";
     if tx.execute(update, &[&credit.amount, &credit.account_id]).await? != 1 {
         return Err(HandlerError::reject(format!("no account {}", credit.account_id)));
+    }
+    if credit.sleep_s > 0.0 {
+        tx.execute("SELECT pg_sleep($1)", &[&credit.sleep_s]).await?;
     }
     tx.execute(
         "INSERT INTO ledger (event_id, account_id, amount) VALUES ($1, $2, $3)",

@@ -1,11 +1,12 @@
 //! Databases and topics of a test's own, on the servers that `scripts/services` started.
 
 use crate::money::{POSTGRES_SCHEMA, VERDICT, Verdict};
-use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use std::process::Command;
 use std::time::Duration;
 use tokio_postgres::{Client, NoTls};
@@ -128,6 +129,17 @@ impl Topic {
 
     pub fn flush(&self) {
         self.producer.flush(Duration::from_secs(30)).unwrap();
+    }
+
+    /// Sets the group's offsets to the beginning, as an operator does while no member is there.
+    pub fn rewind(&self, partitions: i32) {
+        let client: BaseConsumer =
+            client_config(&self.brokers).set("group.id", &self.group).create().unwrap();
+        let mut offsets = TopicPartitionList::new();
+        for partition in 0..partitions {
+            offsets.add_partition_offset(&self.name, partition, Offset::Offset(0)).unwrap();
+        }
+        client.commit(&offsets, CommitMode::Sync).unwrap();
     }
 
     pub async fn delete(self) {

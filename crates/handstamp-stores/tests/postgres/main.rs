@@ -7,6 +7,7 @@
 mod claims;
 mod conformance;
 mod effects;
+mod endings;
 mod harness;
 mod level0;
 mod migrations;

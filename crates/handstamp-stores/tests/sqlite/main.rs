@@ -5,6 +5,7 @@
 mod claims;
 mod conformance;
 mod effects;
+mod endings;
 mod failures;
 mod migrations;
 mod race;

@@ -2,10 +2,13 @@
 //!
 //! `subject key=value …`: consumer, source=file|kafka, path or topic and group, store=sqlite|postgres,
 //! db (path or URL), state, bend-store, bend-source, batch, lanes, pause-us, idle-ms, attempts, shutdown-ms,
-//! forgive=1 (messages that ask to fail do not), option.KEY (a setting of librdkafka).
+//! handler-ms (the server ends an idle transaction after twice as long), forgive=1 (messages that ask to
+//! fail do not), option.KEY (a setting of librdkafka), hang-ms (at SIGUSR1 the thread of the Kafka client
+//! polls nothing for so long).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "test harness")]
 
 use handstamp::file::{FileOptions, FileSource};
+use handstamp::kafka::hooks::Hooks;
 use handstamp::kafka::{KafkaOptions, KafkaSource};
 use handstamp::postgres::{PostgresOptions, PostgresStore};
 use handstamp::sqlite::{SqliteOptions, SqliteStore};
@@ -16,7 +19,10 @@ use handstamp_e2e::bent_source::{self, BentSource};
 use handstamp_e2e::bent_store::{self, BentStore};
 use handstamp_e2e::money;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
 
 struct Arguments(BTreeMap<String, String>);
 
@@ -44,7 +50,11 @@ impl Arguments {
                     options = options.option(key, value);
                 }
             }
-            let source = KafkaSource::new(options);
+            let hooks = Arc::new(Hooks::default());
+            if let Some(ms) = self.0.get("hang-ms") {
+                hang_at_sigusr1(Arc::clone(&hooks), ms.parse().unwrap());
+            }
+            let source = KafkaSource::with_hooks(options, hooks);
             (BentSource::new(source, bend), Identity::Header("event_id".into()))
         } else {
             let state = self.text("state", ".");
@@ -62,6 +72,7 @@ impl Arguments {
             batch_max: usize::try_from(self.number("batch", 500)).unwrap(),
             concurrency: usize::try_from(self.number("lanes", 1)).unwrap(),
             shutdown_timeout: Duration::from_millis(self.number("shutdown-ms", 25_000)),
+            handler_timeout: Duration::from_millis(self.number("handler-ms", 30_000)),
             ..ConsumerOptions::default()
         };
         options.policy.retry.max_attempts = u32::try_from(self.number("attempts", 3)).unwrap();
@@ -96,13 +107,25 @@ async fn main() {
     }
 }
 
+/// The library's own thread goes on with its heartbeats meanwhile, and so does the engine with its work.
+fn hang_at_sigusr1(hooks: Arc<Hooks>, ms: u64) {
+    let mut asked = signal(SignalKind::user_defined1()).unwrap();
+    tokio::spawn(async move {
+        while asked.recv().await.is_some() {
+            hooks.stall_ms.store(ms, Ordering::Relaxed);
+            tracing::info!("nothing is polled for {ms} ms");
+        }
+    });
+}
+
 async fn stop() {
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
+    let mut terminate = signal(SignalKind::terminate()).unwrap();
     terminate.recv().await;
 }
 
 async fn run_postgres(arguments: &Arguments) -> Result<Report, RunError> {
-    let options = PostgresOptions::parse(&arguments.text("db", "")).unwrap();
+    let mut options = PostgresOptions::parse(&arguments.text("db", "")).unwrap();
+    options.idle_in_transaction_timeout = arguments.options().handler_timeout * 2;
     let store = arguments.bent(PostgresStore::new(options).unwrap());
     let pause = Duration::from_micros(arguments.number("pause-us", 0));
     let forgive = arguments.number("forgive", 0) == 1;

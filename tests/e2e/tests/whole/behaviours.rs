@@ -182,6 +182,27 @@ async fn ids_survive_a_restart(kind: Kind) {
     world.end().await;
 }
 
+/// Its backend would sleep for an hour with the account locked; the next credit is for the same account.
+#[tokio::test]
+async fn a_handler_that_is_cut_off_in_mid_query_holds_no_lock() {
+    let mut lines = credits(2);
+    lines[0] = lines[0].replace('}', r#","sleep_s":3600}"#);
+    let world = world(Kind::Postgres, &lines).await;
+    let log = world.run_well("attempts=1 handler-ms=300");
+    let told = log.join("\n");
+    assert_eq!(count(&log, "applied: 1, duplicate: 0,"), 1, "{told}");
+    assert_eq!(world.count("{dead_letters} WHERE class = 'timed_out'").await, 1, "{told}");
+    // The cut and nothing else: nobody waited for a lock in vain, and the store was not away.
+    assert_eq!(count(&log, "attempts_failed: 1, commits: 2, reruns: 1,"), 1, "{told}");
+    assert_eq!(count(&log, " WARN "), 1, "only of the dead letter: {told}");
+    assert_eq!(world.verdict().await.effects, 1);
+    assert_eq!(
+        world.count("pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'").await,
+        0
+    );
+    world.end().await;
+}
+
 macro_rules! on_both_stores {
     ($($case:ident)*) => {
         mod sqlite { $(#[tokio::test] async fn $case() { super::$case(super::Kind::Sqlite).await; })* }

@@ -38,6 +38,36 @@ async fn wait_for_rows(database: &Database, rows: i64) {
     }
 }
 
+/// Ends both by SIGTERM, well; returns their logs.
+fn end_well(subjects: [Subject; 2]) -> [Vec<String>; 2] {
+    subjects.map(|subject| {
+        subject.terminate();
+        let (status, log) = subject.wait(Duration::from_secs(60));
+        assert!(status.success(), "{}", log.join("\n"));
+        log
+    })
+}
+
+/// What the report says of a notice or a count.
+fn told(log: &[String], name: &str) -> u64 {
+    let report = log.iter().find(|line| line.contains(" report counts=")).unwrap();
+    let Some((_, rest)) = report.split_once(&format!("{name}: ")) else { return 0 };
+    rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
+async fn assert_no_dead_letter(database: &Database) {
+    let dead = database.client.query_one("SELECT count(*) FROM handstamp.dead_letters", &[]).await.unwrap();
+    assert_eq!(dead.get::<_, i64>(0), 0);
+}
+
+/// A member reads a group that has settled everything: nothing comes again.
+fn assert_nothing_is_left(topic: &Topic, database: &Database) {
+    let (status, log) =
+        Subject::start(SUBJECT, &arguments(topic, database, "idle-ms=300")).wait(Duration::from_secs(60));
+    assert!(status.success(), "{}", log.join("\n"));
+    assert_eq!(told(&log, "received"), 0, "{}", log.join("\n"));
+}
+
 /// Frozen past its session in the middle of its work, put out of the group, and awake again while
 /// another member has its partitions: a zombie. The unique key decides between them.
 #[tokio::test]
@@ -45,7 +75,8 @@ async fn a_member_that_freezes_and_wakes_up_doubles_nothing() {
     let database = Database::create().await;
     let topic = Topic::create(4).await;
     publish(&topic);
-    let slow = "batch=20 pause-us=3000";
+    // It freezes inside a transaction. The server ends that one, and whoever waits for its claims goes on.
+    let slow = "batch=20 pause-us=3000 handler-ms=1500";
     let mut zombie = Subject::start(SUBJECT, &arguments(&topic, &database, slow));
     wait_for_rows(&database, 100).await;
     zombie.freeze();
@@ -56,33 +87,89 @@ async fn a_member_that_freezes_and_wakes_up_doubles_nothing() {
     zombie.wake_up();
     wait_for_rows(&database, CREDITS).await;
     assert!(zombie.is_running(), "it goes on by itself");
-    for subject in [zombie, other] {
-        subject.terminate();
-        let (status, log) = subject.wait(Duration::from_secs(60));
-        assert!(status.success(), "{}", log.join("\n"));
-    }
+    let [zombie, _] = end_well([zombie, other]);
+    assert!(told(&zombie, "Lost") >= 1, "it was told: {}", zombie.join("\n"));
     database.verdict().await.assert_once(CREDITS, 1);
-    let dead = database.client.query_one("SELECT count(*) FROM handstamp.dead_letters", &[]).await.unwrap();
-    assert_eq!(dead.get::<_, i64>(0), 0);
+    assert_no_dead_letter(&database).await;
+    assert_nothing_is_left(&topic, &database);
     topic.delete().await;
     database.drop_now().await;
 }
 
-/// A group that starts again at the beginning meets every id in the inbox.
+/// Its client sends heartbeats and its engine works, but nothing is polled for longer than
+/// `max.poll.interval.ms`: the group gives its partitions away. What it finished meanwhile comes too late.
+#[tokio::test]
+async fn a_member_that_stops_polling_is_put_out_and_its_late_results_are_refused() {
+    let database = Database::create().await;
+    let topic = Topic::create(4).await;
+    publish(&topic);
+    let hanging = "batch=20 pause-us=3000 option.max.poll.interval.ms=1500 hang-ms=8000";
+    let mut zombie = Subject::start(SUBJECT, &arguments(&topic, &database, hanging));
+    wait_for_rows(&database, 100).await;
+    zombie.hang();
+    zombie.wait_for("nothing is polled", Duration::from_secs(30));
+    let mut other = Subject::start(SUBJECT, &arguments(&topic, &database, "batch=20"));
+    // Both have worked at the same credits before the zombie knows that they are not its own any more.
+    other.wait_for("skipped duplicate", Duration::from_secs(60));
+    zombie.wait_for("max.poll.interval.ms passed without a poll", Duration::from_secs(60));
+    wait_for_rows(&database, CREDITS).await;
+    // The group takes it back, and it works again.
+    zombie.wait_for_nth("assigned lanes=", 2, Duration::from_secs(60));
+    publish(&topic);
+    wait_for_rows(&database, 2 * CREDITS).await;
+    let [zombie, other] = end_well([zombie, other]);
+    assert_eq!(told(&zombie, "Evicted"), 1, "{}", zombie.join("\n"));
+    assert!(told(&zombie, "Lost") >= 1, "{}", zombie.join("\n"));
+    let refused = told(&zombie, "SettleStale") + told(&zombie, "SettleFailed");
+    assert!(refused >= 1, "results that came too late are counted: {}", zombie.join("\n"));
+    assert!(told(&other, "applied") >= 1, "the other one took over: {}", other.join("\n"));
+    database.verdict().await.assert_once(2 * CREDITS, 1);
+    assert_no_dead_letter(&database).await;
+    assert_nothing_is_left(&topic, &database);
+    topic.delete().await;
+    database.drop_now().await;
+}
+
+/// Polling goes on while a handler works: however long it takes, nobody is put out of the group.
+#[tokio::test]
+async fn a_handler_slower_than_the_poll_interval_keeps_its_partition() {
+    let database = Database::create().await;
+    let topic = Topic::create(1).await;
+    topic.send("slow", "1", &credit("slow", 1, 1));
+    topic.flush();
+    let slow = "option.max.poll.interval.ms=1500 pause-us=4500000 idle-ms=300";
+    let (status, log) =
+        Subject::start(SUBJECT, &arguments(&topic, &database, slow)).wait(Duration::from_secs(90));
+    assert!(status.success(), "{}", log.join("\n"));
+    assert_eq!([told(&log, "received"), told(&log, "applied")], [1, 1], "{}", log.join("\n"));
+    assert_eq!(count(&log, "notices={}"), 1, "nothing happened to the source: {}", log.join("\n"));
+    assert_nothing_is_left(&topic, &database);
+    database.verdict().await.assert_once(1, 1);
+    topic.delete().await;
+    database.drop_now().await;
+}
+
+/// A group that an operator rewound to the start meets every id in the inbox; so does another group.
 #[tokio::test]
 async fn reading_everything_again_changes_nothing() {
     let database = Database::create().await;
     let mut topic = Topic::create(3).await;
     publish(&topic);
-    for (run, expected) in [("applied: 1500, duplicate: 0,", 1), ("applied: 0, duplicate: 1500,", 1)] {
-        let subject = Subject::start(SUBJECT, &arguments(&topic, &database, "idle-ms=1000"));
+    let all = u64::try_from(CREDITS).unwrap();
+    for (run, applied) in [("first", all), ("rewound", 0), ("another group", 0)] {
+        match run {
+            "rewound" => topic.rewind(3),
+            "another group" => topic.group.push_str("_again"),
+            _ => {}
+        }
+        let subject = Subject::start(SUBJECT, &arguments(&topic, &database, "idle-ms=500"));
         let (status, log) = subject.wait(Duration::from_secs(90));
-        assert!(status.success(), "{}", log.join("\n"));
-        assert_eq!(count(&log, run), expected, "{}", log.join("\n"));
-        // Another group has no offsets: it begins at the beginning, under the same consumer name.
-        topic.group.push_str("_again");
+        assert!(status.success(), "{run}: {}", log.join("\n"));
+        let seen = ["received", "applied", "duplicate"].map(|count| told(&log, count));
+        assert_eq!(seen, [all, applied, all - applied], "{run}: {}", log.join("\n"));
     }
     database.verdict().await.assert_once(CREDITS, 1);
+    assert_no_dead_letter(&database).await;
     topic.delete().await;
     database.drop_now().await;
 }
