@@ -25,6 +25,10 @@
 //! | `broker` | topic and group of one run, on a real broker or on the mock cluster inside |
 //! | `subjects` | the consumers that are killed |
 //! | `kill` | `lab kill` |
+//! | `throughput`, `storage` | `lab throughput`, `lab storage` |
+//! | `reference` | figures of a published lab, shown beside ours |
+//! | `proxy` | a TCP proxy that does to connections what networks do |
+//! | `faults` | `lab faults` |
 //! | `crash`, `matrix` | `lab matrix` (feature `crash-points`): a process that dies at a named point, and all of them |
 //! | `error`, `cancel` | why the lab could not go on; being told to stop |
 
@@ -35,15 +39,23 @@ pub mod checker;
 #[cfg(feature = "crash-points")]
 pub mod crash;
 pub mod error;
+#[cfg(feature = "postgres")]
+pub mod faults;
 pub mod history;
 #[cfg(feature = "kafka")]
 pub mod kill;
 pub mod ledger;
 #[cfg(feature = "crash-points")]
 pub mod matrix;
+pub mod proxy;
+pub mod reference;
 pub mod schedule;
+#[cfg(feature = "postgres")]
+pub mod storage;
 pub mod subjects;
 pub mod supervisor;
+#[cfg(feature = "kafka")]
+pub mod throughput;
 pub mod workload;
 
 pub use cancel::Cancel;
