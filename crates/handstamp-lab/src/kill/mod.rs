@@ -16,6 +16,7 @@ mod run;
 mod settings;
 
 pub use outcome::{Conclusion, Outcome, RowOutcome, RunOutcome, Spread, recompute};
+pub(crate) use run::throughput_run;
 pub use run::{Launch, Surroundings, Tick};
 pub use settings::{Profile, Row, RowKind, SETTINGS_FILE, Settings};
 
@@ -75,7 +76,7 @@ pub fn run(around: &Surroundings<'_>, progress: &(dyn Fn(Progress) + Sync)) -> R
     side_by_side(around, jobs, &meter)?;
     // Rates are measured alone: neighbours would slow each other down.
     for subject in unmeasured {
-        let rate = run::throughput_run(around, subject, 0)?;
+        let rate = run::throughput_run(around, subject, subject.batch_max(), 0)?;
         rates.insert(subject.name().to_owned(), rate);
         save_rates(around, &rates)?;
         meter.step();

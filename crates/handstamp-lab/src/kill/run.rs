@@ -81,6 +81,8 @@ struct Run<'a> {
     ledger: Ledger,
     history: History,
     children: u32,
+    batch_max: usize,
+    commit_every_ms: u64,
 }
 
 /// A consumer process with what it said.
@@ -140,44 +142,50 @@ pub(super) fn kill_run(around: &Surroundings<'_>, row: Row, run: u32, tick: &dyn
     run_now.history.finish()
 }
 
-/// Messages a second of a subject that nobody kills, without work; appended to nothing, only returned.
+/// Messages a second of a subject that nobody kills, without work, every message settled. Leaves no file.
 ///
 /// # Errors
-/// As [`kill_run`].
-pub(super) fn throughput_run(around: &Surroundings<'_>, subject: Subject, run: u32) -> Result<f64> {
+/// As `lab kill`.
+pub(crate) fn throughput_run(
+    around: &Surroundings<'_>,
+    subject: Subject,
+    batch_max: usize,
+    run: u32,
+) -> Result<f64> {
     let row = Row { subject, kind: RowKind::Random };
     let settings = Settings { work_ms: 0, ..around.settings.clone() };
-    let inner = Surroundings { settings: &settings, ..*around };
+    let around = Surroundings { settings: &settings, ..*around };
     let plan = Plan { messages: settings.throughput_messages, ..settings.plan(run, row.kind) };
-    let folder = around.folder.join(format!("throughput-{subject}"));
-    let history = History::create(&folder.with_extension("tmp"))?;
-    let measured = throughput(&inner, row, run, plan, history);
-    // Nothing that the verdict needs is in it.
-    let _ = std::fs::remove_file(folder.with_extension("tmp"));
-    measured
-}
-
-fn throughput(around: &Surroundings<'_>, row: Row, run: u32, plan: Plan, history: History) -> Result<f64> {
-    let mut run_now = Run::open(around, row, run, plan, history)?;
-    let scratch = around.folder.join(format!("throughput-{}.sent.tmp", row.subject));
-    let mut log = SentLog::create(&scratch)?;
-    let filled = run_now.topic.fill(&run_now.plan, &mut log, around.cancel);
-    let _ = std::fs::remove_file(&scratch);
-    filled?;
-    let wanted = i64::try_from(run_now.plan.messages).unwrap_or(i64::MAX);
+    let scratch = Scratch(around.folder.join(format!("throughput-{subject}.tmp")));
+    let mut run_now = Run::open(&around, row, run, plan, History::create(&scratch.0)?)?;
+    (run_now.batch_max, run_now.commit_every_ms) = (batch_max, 0);
+    let sent = Scratch(around.folder.join(format!("throughput-{subject}.sent.tmp")));
+    run_now.topic.fill(&run_now.plan, &mut SentLog::create(&sent.0)?, around.cancel)?;
     let mut child = run_now.start(None)?;
     let until = Instant::now() + run_now.limit();
-    while run_now.ledger.progress()? < wanted {
+    let span = loop {
         run_now.watch(&mut child, until, "handled everything")?;
         around.cancel.sleep(ASK_EVERY)?;
-    }
-    child.process.kill()?;
-    let Some(span) = run_now.ledger.span()? else {
-        return Err(LabError::new(LabErrorKind::Subject, "the ledger is empty"));
+        if let Some(span) = run_now.ledger.span()?
+            && span.effects >= run_now.plan.messages
+        {
+            break span;
+        }
     };
+    child.process.kill()?;
     #[allow(clippy::cast_precision_loss, reason = "a rate for reading")]
     let between = span.effects.saturating_sub(1) as f64;
     Ok(between / (span.last_s - span.first_s).max(1e-6))
+}
+
+/// A file that is removed with this.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nothing that a verdict needs is in it.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 impl<'a> Run<'a> {
@@ -185,7 +193,10 @@ impl<'a> Run<'a> {
         let name = unique(&around.settings.id, row, run);
         let topic = around.broker.create_topic(&name, around.settings.partitions)?;
         let ledger = Ledger::create(around.place, &name, plan.accounts)?;
-        Ok(Self { around, row, plan, topic, ledger, history, children: 0 })
+        let batch_max = row.subject.batch_max();
+        // The runtime's default.
+        let commit_every_ms = 200;
+        Ok(Self { around, row, plan, topic, ledger, history, children: 0, batch_max, commit_every_ms })
     }
 
     /// How long all messages may take at worst.
@@ -206,6 +217,8 @@ impl<'a> Run<'a> {
             work_ms: settings.work_ms,
             session_timeout_ms: settings.session_timeout_ms,
             folder: self.around.folder.to_owned(),
+            batch_max: self.batch_max,
+            commit_every_ms: self.commit_every_ms,
             hold_at_nth,
         }
     }

@@ -9,6 +9,8 @@
 
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "postgres")]
+pub(crate) mod session;
 mod sqlite;
 
 use crate::checker::EndState;
@@ -67,14 +69,15 @@ impl std::fmt::Debug for Database {
 }
 
 impl Database {
-    /// A connection string whose unqualified names mean the run's schema, and that schema. `None` for SQLite.
+    /// A connection string whose unqualified names mean the run's schema, and the schema of our own tables.
+    /// `None` for SQLite.
     #[must_use]
-    pub fn postgres(&self) -> Option<(String, &str)> {
+    pub fn postgres(&self) -> Option<(String, String)> {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres { url, schema } => {
                 let mark = if url.contains('?') { '&' } else { '?' };
-                Some((format!("{url}{mark}options=-c%20search_path%3D{schema}"), schema))
+                Some((format!("{url}{mark}options=-c%20search_path%3D{schema}"), inbox_schema(schema)))
             }
             Self::Sqlite { .. } => None,
         }
@@ -198,6 +201,12 @@ pub(crate) fn dead_letter_id(bytes: &[u8]) -> String {
         Ok(uuid) => uuid::Uuid::from_bytes(uuid).to_string(),
         Err(_) => String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned(),
     }
+}
+
+/// Where our own tables lie: no unqualified name may mean them.
+#[cfg(feature = "postgres")]
+fn inbox_schema(schema: &str) -> String {
+    format!("{schema}_inbox")
 }
 
 /// The file of a run.

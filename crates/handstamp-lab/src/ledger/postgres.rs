@@ -1,16 +1,11 @@
 //! The ledger as a schema of a Postgres database.
 
-use super::{BALANCES, Database, EFFECTS, LEDGER, Span, dead_letter_id};
+use super::session::Session;
+use super::{BALANCES, Database, EFFECTS, LEDGER, Span, dead_letter_id, inbox_schema};
 use crate::checker::EndState;
 use crate::error::{LabError, LabErrorKind, Result};
 use handstamp::postgres::{MigrateOptions, SchemaName, migrate_with};
 use std::collections::BTreeMap;
-use std::time::Duration;
-use tokio::runtime::Runtime;
-use tokio_postgres::{Client, NoTls};
-
-/// Longest wait for one answer.
-const WAIT: Duration = Duration::from_secs(30);
 
 fn schema_sql(schema: &str) -> String {
     format!(
@@ -42,54 +37,6 @@ impl std::fmt::Debug for PostgresLedger {
     }
 }
 
-/// A connection with the runtime that drives it while an answer is waited for.
-struct Session {
-    client: Client,
-    runtime: Runtime,
-}
-
-fn unreachable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LabError {
-    LabError::new(LabErrorKind::Unreachable, "the Postgres database does not answer").because(error)
-}
-
-fn refused(error: tokio_postgres::Error) -> LabError {
-    if error.as_db_error().is_none() {
-        return unreachable(error);
-    }
-    LabError::new(LabErrorKind::Other, "Postgres refuses").because(error)
-}
-
-impl Session {
-    fn open(url: &str) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| LabError::new(LabErrorKind::Other, "no runtime").because(error))?;
-        let connected =
-            runtime.block_on(async { tokio::time::timeout(WAIT, tokio_postgres::connect(url, NoTls)).await });
-        let (client, connection) = connected.map_err(unreachable)?.map_err(unreachable)?;
-        // Its error is the error of the next question.
-        drop(runtime.spawn(connection));
-        Ok(Self { client, runtime })
-    }
-
-    fn wait<T>(
-        &self,
-        answer: impl Future<Output = std::result::Result<T, tokio_postgres::Error>>,
-    ) -> Result<T> {
-        let answer = self.runtime.block_on(async { tokio::time::timeout(WAIT, answer).await });
-        answer.map_err(unreachable)?.map_err(refused)
-    }
-
-    fn run(&self, sql: &str) -> Result<()> {
-        self.wait(self.client.batch_execute(sql))
-    }
-
-    fn number(&self, sql: &str) -> Result<i64> {
-        Ok(self.wait(self.client.query_one(sql, &[]))?.get(0))
-    }
-}
-
 /// The server's version.
 pub(super) fn version(url: &str) -> Result<String> {
     let session = Session::open(url)?;
@@ -99,7 +46,8 @@ pub(super) fn version(url: &str) -> Result<String> {
 
 impl PostgresLedger {
     pub(super) fn create(url: &str, schema: &str, accounts: u64) -> Result<Self> {
-        let name = SchemaName::new(schema).map_err(|error| LabError::usage(error.to_string()))?;
+        let inbox =
+            SchemaName::new(&inbox_schema(schema)).map_err(|error| LabError::usage(error.to_string()))?;
         let session = Session::open(url)?;
         session.run(&schema_sql(schema))?;
         // From here on the schema is dropped with the ledger, whatever fails.
@@ -107,7 +55,7 @@ impl PostgresLedger {
         ledger
             .session
             .run(&format!("INSERT INTO accounts (id) SELECT generate_series(1, {accounts}::int8)"))?;
-        let options = MigrateOptions { schema: name, ..MigrateOptions::default() };
+        let options = MigrateOptions { schema: inbox, ..MigrateOptions::default() };
         ledger.session.runtime.block_on(migrate_with(&ledger.session.client, &options)).map_err(|error| {
             LabError::new(LabErrorKind::Other, "Postgres refuses our tables").because(error)
         })?;
@@ -151,8 +99,9 @@ impl PostgresLedger {
 
     pub(super) fn end_state(&mut self) -> Result<EndState> {
         let effects = self.pairs::<String>(EFFECTS)?;
-        let dead = "SELECT id FROM dead_letters WHERE id IS NOT NULL";
-        let dead = self.session.wait(self.session.client.query(dead, &[]))?;
+        let inbox = inbox_schema(&self.schema);
+        let dead = format!("SELECT id FROM {inbox}.dead_letters WHERE id IS NOT NULL");
+        let dead = self.session.wait(self.session.client.query(&dead, &[]))?;
         Ok(EndState {
             effects: effects.into_iter().map(|(id, n)| (id, u64::try_from(n).unwrap_or(0))).collect(),
             balances: self.pairs(BALANCES)?,
@@ -165,7 +114,8 @@ impl PostgresLedger {
 impl Drop for PostgresLedger {
     fn drop(&mut self) {
         // A killed consumer's backend may hold locks until the server notices that it is gone.
-        let sql = format!("SET lock_timeout = '10s'; DROP SCHEMA IF EXISTS {} CASCADE", self.schema);
+        let (schema, inbox) = (&self.schema, inbox_schema(&self.schema));
+        let sql = format!("SET lock_timeout = '10s'; DROP SCHEMA IF EXISTS {schema}, {inbox} CASCADE");
         if let Err(error) = self.session.run(&sql) {
             tracing::warn!(schema = %self.schema, %error, "the lab's schema is left behind");
         }

@@ -197,6 +197,10 @@ pub struct Setup {
     pub session_timeout_ms: u64,
     /// A folder of the run, for what a subject keeps outside the database.
     pub folder: PathBuf,
+    /// Most messages in one transaction (the runtime and the program only).
+    pub batch_max: usize,
+    /// How far offsets may follow the database, in milliseconds (the runtime only).
+    pub commit_every_ms: u64,
     /// Wait to be killed at the subject's named point, the n-th time it comes by (from 1).
     pub hold_at_nth: Option<u64>,
 }

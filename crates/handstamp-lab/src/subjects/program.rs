@@ -20,7 +20,7 @@ pub fn write_pipeline(setup: &Setup) -> Result<(PathBuf, String)> {
         )));
     };
     let path = setup.folder.join(format!("{}.toml", setup.topic));
-    let text = pipeline(setup, schema)?;
+    let text = pipeline(setup, &schema)?;
     std::fs::write(&path, text).map_err(|error| LabError::file("write", &path, error))?;
     Ok((path, url))
 }
@@ -67,7 +67,7 @@ expect_rows = 1
 [[effect]]
 sql = "INSERT INTO ledger (event_id, account_id, amount) VALUES (:message_id, :account_id, :amount)"
 "#,
-        batch_max = setup.subject.batch_max(),
+        batch_max = setup.batch_max,
         brokers = quoted(&setup.brokers)?,
         topic = quoted(&setup.topic)?,
         group = quoted(&setup.group)?,

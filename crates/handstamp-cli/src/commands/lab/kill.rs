@@ -102,19 +102,20 @@ pub(crate) fn verify(_: &VerifyArgs) -> Result<Exit, CliError> {
     Err(no_kafka())
 }
 
+/// Why there is no lab here.
 #[cfg(not(feature = "kafka"))]
-fn no_kafka() -> CliError {
+pub(crate) fn no_kafka() -> CliError {
     CliError::usage("this program was built without a Kafka client")
         .hint("build one that has it: `cargo build --release -p handstamp-cli`")
 }
 
 #[cfg(feature = "kafka")]
-pub(crate) use with_kafka::{kill, verify};
+pub(crate) use with_kafka::{broker, kill, launch, make_folder, place, verify};
 
 #[cfg(feature = "kafka")]
 mod with_kafka {
     use super::{KillArgs, ProfileName, VerifyArgs};
-    use crate::commands::lab::{cancel_on_signal, failed, progress::Line, tables};
+    use crate::commands::lab::{cancel_on_signal, failed, fresh_folder, progress::Line, tables};
     use crate::exit::{CliError, Exit};
     use crate::output;
     use crate::redact;
@@ -124,7 +125,7 @@ mod with_kafka {
     use handstamp_lab::ledger::{self, Place};
     use handstamp_lab::subjects::Subject;
     use std::path::{Path, PathBuf};
-    use std::time::{Duration, SystemTime};
+    use std::time::Duration;
 
     /// Where the outcome lies beside the histories.
     const OUTCOME_FILE: &str = "outcome.json";
@@ -140,22 +141,15 @@ mod with_kafka {
         let cancel = cancel_on_signal()?;
         let folder = match (&args.resume, &args.out) {
             (Some(folder), _) | (None, Some(folder)) => folder.clone(),
-            (None, None) => fresh_folder(),
+            (None, None) => fresh_folder("kill"),
         };
         if args.resume.is_none() && folder.join(kill::SETTINGS_FILE).exists() {
             return Err(CliError::usage(format!("{} holds a run already", folder.display()))
                 .hint("go on with it by --resume, or name another folder with --out"));
         }
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| CliError::io(Exit::Usage, "make", &folder, &error))?;
-        let folder = std::path::absolute(&folder)
-            .map_err(|error| CliError::io(Exit::Usage, "find", &folder, &error))?;
-        let broker = match &args.brokers {
-            Some(bootstrap) => Broker::kafka(bootstrap),
-            None => Broker::mock(),
-        };
-        let broker = broker.map_err(failed)?;
-        let place = place(args, &folder)?;
+        let folder = make_folder(&folder)?;
+        let broker = broker(args.brokers.as_deref())?;
+        let place = place(args.database.as_deref(), &folder)?;
         let store = ledger::probe(&place).map_err(failed)?;
         let settings = settings(args, &folder, &place, &format!("{}; {store}", broker.describe()))?;
         output::say(&format!("{}\nhistories: {}", tables::intention(&settings), folder.display()));
@@ -168,7 +162,7 @@ mod with_kafka {
             launch: &launch,
             cancel: &cancel,
         };
-        let line = Line::start();
+        let line = Line::start("kills and drains");
         let outcome = kill::run(&around, &|progress| line.show(&progress));
         drop(line);
         let outcome = outcome.map_err(|error| resumable(error, &folder))?;
@@ -203,13 +197,29 @@ mod with_kafka {
         ))
     }
 
-    fn fresh_folder() -> PathBuf {
-        let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-        PathBuf::from(format!("lab-kill-{}", now.replace(':', "-")))
+    /// Makes a folder and says where it is, whatever folder a subject is started in.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) fn make_folder(folder: &Path) -> Result<PathBuf, CliError> {
+        std::fs::create_dir_all(folder).map_err(|error| CliError::io(Exit::Usage, "make", folder, &error))?;
+        std::path::absolute(folder).map_err(|error| CliError::io(Exit::Usage, "find", folder, &error))
     }
 
-    fn place(args: &KillArgs, folder: &Path) -> Result<Place, CliError> {
-        let Some(url) = &args.database else { return Ok(Place::Sqlite(folder.to_owned())) };
+    /// The broker that was named, or one inside.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(crate) fn broker(bootstrap: Option<&str>) -> Result<Broker, CliError> {
+        bootstrap.map_or_else(Broker::mock, Broker::kafka).map_err(failed)
+    }
+
+    /// Where ledgers are made: in the database that was named, or in files in the folder.
+    ///
+    /// # Errors
+    /// This program was built without Postgres.
+    pub(crate) fn place(database: Option<&str>, folder: &Path) -> Result<Place, CliError> {
+        let Some(url) = database else { return Ok(Place::Sqlite(folder.to_owned())) };
         redact::register_url(url);
         postgres(url)
     }
@@ -271,7 +281,11 @@ mod with_kafka {
         u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn launch() -> Result<Launch, CliError> {
+    /// How this program is started again.
+    ///
+    /// # Errors
+    /// The operating system does not say where it lies.
+    pub(crate) fn launch() -> Result<Launch, CliError> {
         let program = std::env::current_exe()
             .map_err(|error| CliError::new(Exit::Unexpected, format!("where am I: {error}")))?;
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();

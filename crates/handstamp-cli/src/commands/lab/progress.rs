@@ -12,20 +12,28 @@ const CLEAR: &str = "\r\x1b[2K";
 
 /// The line; taken away when it is dropped.
 pub(crate) struct Line {
+    /// What is counted.
+    what: &'static str,
     terminal: bool,
     said: Mutex<Instant>,
 }
 
 impl Line {
     /// Shows nothing yet.
-    pub(crate) fn start() -> Self {
-        Self { terminal: io::stderr().is_terminal(), said: Mutex::new(Instant::now()) }
+    pub(crate) fn start(what: &'static str) -> Self {
+        Self { what, terminal: io::stderr().is_terminal(), said: Mutex::new(Instant::now()) }
+    }
+
+    /// Shows how many steps are done.
+    pub(crate) fn steps(&self, done: usize, all: usize, took: Duration) {
+        let count = |count| u64::try_from(count).unwrap_or(u64::MAX);
+        self.show(&Progress { done: count(done), all: count(all), took });
     }
 
     /// Shows how far it is.
     pub(crate) fn show(&self, progress: &Progress) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = words(progress);
+        let text = words(progress, self.what);
         let mut err = io::stderr().lock();
         // Standard error that is gone cannot be told to anyone.
         if self.terminal {
@@ -45,7 +53,7 @@ impl Drop for Line {
     }
 }
 
-fn words(progress: &Progress) -> String {
+fn words(progress: &Progress, what: &str) -> String {
     let all = progress.all.max(1);
     let filled = (progress.done * WIDTH / all).min(WIDTH);
     let bar: String = (0..WIDTH).map(|at| if at < filled { '#' } else { '.' }).collect();
@@ -53,7 +61,7 @@ fn words(progress: &Progress) -> String {
     let rest = progress.rest().map_or_else(String::new, |rest| {
         format!(", about {} left", humantime::format_duration(Duration::from_secs(rest.as_secs())))
     });
-    format!("[{bar}] {percent:3} %  {} of {} kills and drains{rest}", progress.done, progress.all)
+    format!("[{bar}] {percent:3} %  {} of {} {what}{rest}", progress.done, progress.all)
 }
 
 #[cfg(test)]
@@ -62,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_bar_grows_and_the_rest_is_told() {
-        let at = |done| words(&Progress { done, all: 40, took: Duration::from_secs(30) });
+        let at = |done| words(&Progress { done, all: 40, took: Duration::from_secs(30) }, "kills");
         assert!(at(0).contains("  0 %") && !at(0).contains("left"), "{}", at(0));
         assert!(at(10).contains(" 25 %") && at(10).contains("about 1m 30s left"), "{}", at(10));
         assert!(at(40).contains("100 %") && at(40).contains(&"#".repeat(30)), "{}", at(40));

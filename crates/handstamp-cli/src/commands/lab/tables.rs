@@ -2,6 +2,9 @@
 
 use crate::output::table;
 use handstamp_lab::kill::{Conclusion, Outcome, RowKind, RowOutcome, Settings, Spread};
+use handstamp_lab::reference;
+use handstamp_lab::subjects::Subject;
+use handstamp_lab::throughput::{Range, Rates};
 
 /// What is going to be done.
 pub(crate) fn intention(settings: &Settings) -> String {
@@ -81,12 +84,51 @@ fn conclusion(conclusion: &Conclusion) -> String {
     }
 }
 
+/// Messages a second, and how that compares with `b` in the same round.
+pub(crate) fn rates(rates: &[Rates]) -> String {
+    let base = rates.iter().find(|one| one.contender.subject == Subject::B);
+    let rows = rates.iter().map(|one| {
+        let ratio = base.and_then(|base| one.ratio(base));
+        let published = reference::THROUGHPUT.iter().find(|(name, _)| *name == one.name);
+        vec![
+            one.name.clone(),
+            one.range().map_or_else(String::new, |range| figures(range, 1)),
+            ratio.map_or_else(String::new, |range| figures(range, 2)),
+            published.map_or_else(String::new, |(_, rate)| rate.to_string()),
+        ]
+    });
+    let header = ["subject", "messages/s", "of b's", "published lab"];
+    format!("{}median (min-max)\n", table::plain(&header, rows.collect()))
+}
+
+fn figures(range: Range, digits: usize) -> String {
+    let Range { median, min, max } = range;
+    format!("{median:.digits$} ({min:.digits$}-{max:.digits$})")
+}
+
+/// Bytes per remembered id.
+#[cfg(feature = "postgres")]
+pub(crate) fn bytes(tables: &[handstamp_lab::storage::Bytes]) -> String {
+    let median = |of: &[f64]| Range::of(of).map_or_else(String::new, |range| format!("{:.1}", range.median));
+    let rows = tables.iter().map(|one| {
+        let published = reference::STORAGE.iter().find(|(name, ..)| *name == one.name);
+        vec![
+            one.name.clone(),
+            median(&one.heap),
+            median(&one.index),
+            median(&one.total()),
+            published.map_or_else(String::new, |(.., total)| total.to_string()),
+        ]
+    });
+    let header = ["id in", "heap", "index", "together", "published lab"];
+    format!("{}bytes per id, medians, after VACUUM\n", table::plain(&header, rows.collect()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use handstamp_lab::checker::Verdict;
     use handstamp_lab::kill::{Profile, Row, RunOutcome};
-    use handstamp_lab::subjects::Subject;
 
     fn row(doubled: &[u64]) -> RowOutcome {
         let row = Row { subject: Subject::A1, kind: RowKind::Random };
@@ -107,6 +149,18 @@ mod tests {
         let rows = vec![row(&[3000, 1000, 2000])];
         let text = outcome(&Outcome { settings, rows, conclusion: Conclusion::Kept });
         for part in ["a1", "2,000 (1,000-3,000)", "0 (0-0)", "6,000", "60", "445.1", "kept"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn rates_are_shown_with_their_ratio_to_b() {
+        let one = |subject, per_second: &[f64]| {
+            let contender = handstamp_lab::throughput::Contender { subject, batch_max: 1 };
+            Rates { contender, name: contender.name(), per_second: per_second.to_vec() }
+        };
+        let text = rates(&[one(Subject::B, &[100.0, 200.0]), one(Subject::C, &[50.0, 100.0])]);
+        for part in ["100.0 (100.0-200.0)", "0.50 (0.50-0.50)", "347.8", "323"] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
