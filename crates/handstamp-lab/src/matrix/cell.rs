@@ -19,7 +19,7 @@ use crate::crash::{CRASH_AT, CRASH_MARK, CrashAt};
 use crate::error::{LabError, LabErrorKind, Result};
 use crate::supervisor::Process;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -42,21 +42,28 @@ struct Stage<'a> {
     _topic: Option<crate::broker::Topic>,
 }
 
+/// How the armed consumer ended.
+struct Crash {
+    /// If it was not at the point.
+    otherwise: Option<String>,
+    /// Effects in the database then.
+    effects: u64,
+}
+
 /// Runs a cell to its verdict.
 pub(super) fn run(options: &Options, cell: Cell, number: usize, cancel: &Cancel) -> Result<Outcome> {
     let started = Instant::now();
     let stage = Stage::set(options, cell, number, cancel)?;
     let told = |error: LabError| LabError { message: format!("{cell}: {}", error.message), ..error };
     stage.publish().map_err(told)?;
-    let otherwise = stage.crash().map_err(told)?;
-    let at_crash = stage.tables.effects();
+    let crash = stage.crash().map_err(told)?;
     stage.drain().map_err(told)?;
     let found = stage.tables.read().map_err(told)?;
     Ok(Outcome {
         cell,
-        hit: otherwise.is_none(),
-        otherwise,
-        at_crash,
+        hit: crash.otherwise.is_none(),
+        otherwise: crash.otherwise,
+        at_crash: crash.effects,
         verdict: judge(&stage.files.sent, &found.end),
         bad: (stage.files.bad, found.dead_letters),
         took_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -133,8 +140,8 @@ impl<'a> Stage<'a> {
         self.must_end_well("publish", publish)
     }
 
-    /// Starts the armed consumer and waits for its end; says how it ended if that was not at the point.
-    fn crash(&self) -> Result<Option<String>> {
+    /// Starts the armed consumer and waits for its end.
+    fn crash(&self) -> Result<Crash> {
         let mark = self.files.folder.join("mark");
         let at = CrashAt { point: self.cell.point, nth: self.cell.nth };
         let mut command = self.consumer();
@@ -145,16 +152,11 @@ impl<'a> Stage<'a> {
         command.args(["--until-idle", IDLE]);
         let mut armed = Process::start(&mut command, None, |_| {})?;
         let status = self.wait(&mut armed)?;
-        Ok(not_at_the_point(status, &mark, at, &armed))
+        Ok(self.crashed(status, &mark, at, &armed))
     }
 
     /// The rival's coming takes partitions away from the armed one.
-    fn crash_beside_a_rival(
-        &self,
-        mut armed: Command,
-        mark: &PathBuf,
-        at: CrashAt,
-    ) -> Result<Option<String>> {
+    fn crash_beside_a_rival(&self, mut armed: Command, mark: &Path, at: CrashAt) -> Result<Crash> {
         let mut armed = Process::start(&mut armed, None, |_| {})?;
         let until = Instant::now() + LIMIT;
         while self.tables.effects() == 0 && armed.ended()?.is_none() && Instant::now() < until {
@@ -163,9 +165,13 @@ impl<'a> Stage<'a> {
         let mut rival = self.consumer();
         let mut rival = Process::start(rival.args(["--until-idle", IDLE]), None, |_| {})?;
         let status = self.wait(&mut armed)?;
-        let otherwise = not_at_the_point(status, mark, at, &armed);
+        let crash = self.crashed(status, mark, at, &armed);
         ended_well("the second member", self.wait(&mut rival)?, &rival)?;
-        Ok(otherwise)
+        Ok(crash)
+    }
+
+    fn crashed(&self, status: ExitStatus, mark: &Path, at: CrashAt, process: &Process) -> Crash {
+        Crash { otherwise: not_at_the_point(status, mark, at, process), effects: self.tables.effects() }
     }
 
     /// Runs until nothing is left.
@@ -212,7 +218,7 @@ fn ended_well(what: &str, status: ExitStatus, process: &Process) -> Result<()> {
 }
 
 /// `None` when the process died at the point: by SIGKILL, and its mark names the point.
-fn not_at_the_point(status: ExitStatus, mark: &PathBuf, at: CrashAt, process: &Process) -> Option<String> {
+fn not_at_the_point(status: ExitStatus, mark: &Path, at: CrashAt, process: &Process) -> Option<String> {
     let marked = std::fs::read_to_string(mark).unwrap_or_default();
     if status.signal() == Some(SIGKILL) && marked == at.to_string() {
         return None;

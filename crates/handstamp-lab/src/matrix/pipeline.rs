@@ -9,6 +9,10 @@ use crate::workload::{Credit, Plan};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+/// Good messages of a cell.
+const MESSAGES: u64 = 240;
+/// The same where a revoke should find something at work.
+const REVOKE_MESSAGES: u64 = 600;
 /// Accounts of a cell.
 const ACCOUNTS: u64 = 30;
 /// Where the bad messages stand among the lines.
@@ -39,8 +43,7 @@ impl Files {
             let path = folder.join(file);
             std::fs::write(&path, text).map_err(|error| LabError::file("write", &path, error))
         };
-        // A revoke should find something at work.
-        let messages = if is_revoke(cell.point) { 2000 } else { 240 };
+        let messages = if is_revoke(cell.point) { REVOKE_MESSAGES } else { MESSAGES };
         let plan = Plan { seed, messages, accounts: ACCOUNTS, resends: messages / 20 };
         let sent: Vec<Credit> = plan.order().map(|n| plan.credit(n)).collect();
         write("lines.jsonl", &lines(&sent))?;
@@ -97,7 +100,7 @@ fn toml(cell: Cell, name: &str, brokers: &str) -> String {
         }
         SourceKind::Kafka => format!(
             "[source]\ntype = \"kafka\"\nbrokers = \"{brokers}\"\ntopics = [\"{name}\"]\ngroup = \"{name}_group\"\n\
-             commit_every = \"0s\"\n\n[source.options]\n\"session.timeout.ms\" = \"6000\"\n\n\
+             commit_every = \"0s\"\n\n[source.options]\n\"session.timeout.ms\" = \"6000\"\n\"heartbeat.interval.ms\" = \"300\"\n\n\
              [identity]\nheader = \"event_id\"\n"
         ),
     };
@@ -108,8 +111,9 @@ fn toml(cell: Cell, name: &str, brokers: &str) -> String {
             format!("{}.", own_schema(name)),
         ),
     };
+    let batch_max = if is_revoke(cell.point) { 1 } else { BATCH_MAX };
     format!(
-        "name = \"matrix\"\n\n[consumer]\nbatch_max = {BATCH_MAX}\n\n[retry]\nwait = \"10ms\"\n\n{source}\n\
+        "name = \"matrix\"\n\n[consumer]\nbatch_max = {batch_max}\n\n[retry]\nwait = \"10ms\"\n\n{source}\n\
          [store]\n{store}setup = \"setup.sql\"\n\n\
          [[effect]]\nsql = \"UPDATE {own}accounts SET balance = balance + :amount WHERE id = :account_id\"\nexpect_rows = 1\n\n\
          [[effect]]\nsql = \"INSERT INTO {own}ledger (event_id, account_id, amount) VALUES (:message_id, :account_id, :amount)\"\n"
