@@ -10,7 +10,7 @@ const ADD: &str = "UPDATE accounts SET balance = balance + 1 WHERE id = 7";
 
 async fn unread_rows_hang_no_end_and_hold_no_lock(database: TestDatabase) {
     let mut options = database.options();
-    options.commit_timeout = Duration::from_millis(300);
+    options.rollback_timeout = Duration::from_millis(300);
     options.abandon_timeout = Duration::from_millis(300);
     let (store, key) = database.wallet_with(options).await;
     let admin = database.admin().await;
@@ -26,7 +26,7 @@ async fn unread_rows_hang_no_end_and_hold_no_lock(database: TestDatabase) {
             "abandon" => store.abandon(tx).await,
             _ => drop(tx),
         }
-        // The server needs a moment to see that its client is gone, and no longer: nobody waits for the rows.
+        // The server needs a moment to see that its client is gone; nobody waits for the rows to be read.
         admin
             .batch_execute("SET lock_timeout = '20s'; UPDATE accounts SET balance = balance WHERE id = 7")
             .await
