@@ -34,6 +34,8 @@ const REVOKE_MARGIN: Duration = Duration::from_millis(250);
 const CLOSE_MIN: Duration = Duration::from_secs(5);
 /// Lines about skipped duplicates, a second.
 const DUPLICATE_LINES: u32 = 100;
+/// How often the timer that is due first is due.
+const NEAR: Duration = Duration::from_secs(1);
 
 type Running = FuturesUnordered<LocalBoxFuture<'static, (Lane, BatchEnd)>>;
 
@@ -176,6 +178,9 @@ impl<S: Store> Engine<S> {
     async fn turn(&mut self, mut stop: std::pin::Pin<&mut impl Future<Output = ()>>) {
         let mut deadline = None;
         let mut extend_at = self.capabilities.lease.map(|lease| Instant::now() + lease / 3);
+        // A timer that is always due first: setting one that is due earlier than all others wakes the
+        // runtime's driver, and every transaction sets several.
+        let mut near = tokio::time::interval(NEAR);
         loop {
             self.take_waiting();
             self.start_batches();
@@ -200,6 +205,7 @@ impl<S: Store> Engine<S> {
                 biased;
                 Some(control) = self.control.recv() => self.on_port(Some(control), None),
                 Some((lane, end)) = self.running.next(), if !self.running.is_empty() => self.on_batch_end(lane, end),
+                _ = near.tick() => {}
                 () = &mut stop, if !stopping => self.stop = Some(StopReason::Asked),
                 batch = self.deliveries.recv(), if self.deliveries_open && !stopping && self.has_room() => {
                     match batch {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{Host, SslMode, SslNegotiation};
 
 /// The schema our objects live in: `[a-z_][a-z0-9_]{0,62}`, `handstamp` unless told otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -157,6 +157,18 @@ impl PostgresOptions {
             abandon_timeout: Duration::from_secs(1),
             idle_connections_max: 16,
         })
+    }
+
+    /// How the driver connects, and whether it hands us the bare socket. It does so only where it knows a
+    /// host name: elsewhere it asks for TLS by itself.
+    pub(crate) fn wired(&self) -> (Config, bool) {
+        let hosts = self.config.get_hosts();
+        let direct = !hosts.is_empty() && hosts.iter().all(|host| matches!(host, Host::Tcp(_)));
+        let mut config = self.config.clone();
+        if direct {
+            config.ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
+        }
+        (config, direct)
     }
 
     /// The same with the statement and idle limits that follow from the handler's time limit.

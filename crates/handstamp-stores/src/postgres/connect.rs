@@ -11,10 +11,11 @@
 
 use super::classify::{fault_of, store_error};
 use super::config::PostgresOptions;
-use super::inbox::{ClaimSql, GUARD};
+use super::inbox::{ClaimSql, GUARD, open_sql};
 use super::migrate;
 use super::pipeline::in_order;
 use super::tls;
+use super::wire::{Coalesce, Coalescing, Wire};
 use futures_util::future::join5;
 use handstamp_core::{StoreError, StoreErrorKind};
 use std::collections::HashMap;
@@ -27,16 +28,21 @@ use tokio::time::timeout;
 use tokio_postgres::{Client, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+/// Opens a transaction, deferrable so that the claim knows it.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, DEFERRABLE";
+const COMMIT: &str = "COMMIT";
+
 /// Statements that every connection prepares once.
 pub(crate) struct Prepared {
     pub(crate) insert_one: Statement,
     pub(crate) insert_many: Statement,
     pub(crate) known: Statement,
-    /// Limits and the advisory lock of a transaction; the lock's key is its parameter.
-    pub(crate) open_shared: Statement,
-    pub(crate) open_exclusive: Statement,
+    pub(crate) begin: Statement,
+    /// Opens a transaction that claims nothing: the lock's key, and whether it is taken alone.
+    pub(crate) open: Statement,
     /// Asked in front of COMMIT.
     pub(crate) guard: Statement,
+    pub(crate) commit: Statement,
 }
 
 /// One connection.
@@ -44,7 +50,7 @@ pub(crate) struct Slot {
     client: Client,
     task: Option<JoinHandle<()>>,
     runtime: RuntimeId,
-    tls: MakeRustlsConnect,
+    wire: Wire,
     limit: Duration,
     ended_by: Arc<OnceLock<String>>,
     open: bool,
@@ -57,6 +63,11 @@ pub(crate) struct Slot {
 impl Slot {
     pub(crate) fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Statements sent until the guard is dropped are a flight of ours: answered in one packet.
+    pub(crate) fn coalesce(&self) -> Coalescing<'_> {
+        self.wire.coalesce.start()
     }
 
     /// From now on the slot is closed when dropped, unless `ended` says that all is clean.
@@ -88,7 +99,7 @@ impl Slot {
         let token = self.client.cancel_token();
         if !self.client.is_closed() {
             // A cancel that cannot be delivered changes nothing: the connection is closed below.
-            let _ = timeout(self.limit, token.cancel_query(self.tls.clone())).await;
+            let _ = timeout(self.limit, token.cancel_query(self.wire.clone())).await;
             let _ = timeout(self.limit, self.client.batch_execute("ROLLBACK")).await;
         }
         let (task, limit) = (self.task.take(), self.limit);
@@ -102,12 +113,12 @@ impl Drop for Slot {
         if !self.open {
             return;
         }
-        let (token, tls, limit, task) =
-            (self.client.cancel_token(), self.tls.clone(), self.limit, self.task.take());
+        let (token, wire, limit, task) =
+            (self.client.cancel_token(), self.wire.clone(), self.limit, self.task.take());
         match Handle::try_current() {
             Ok(runtime) => {
                 runtime.spawn(async move {
-                    let _ = timeout(limit, token.cancel_query(tls)).await;
+                    let _ = timeout(limit, token.cancel_query(wire)).await;
                     end_task(task, limit).await;
                 });
             }
@@ -130,6 +141,14 @@ async fn end_task(task: Option<JoinHandle<()>>, limit: Duration) {
     }
 }
 
+/// A new connection and what drives it.
+struct Connected {
+    client: Client,
+    task: JoinHandle<()>,
+    ended_by: Arc<OnceLock<String>>,
+    wire: Wire,
+}
+
 /// The idle connections of a store, and how new ones are made.
 pub(crate) struct Slots {
     pub(crate) options: PostgresOptions,
@@ -141,7 +160,7 @@ pub(crate) struct Slots {
 impl Slots {
     pub(crate) fn new(options: PostgresOptions) -> Result<Self, StoreError> {
         let tls = tls::connector(options.tls, &options.roots)?;
-        let claim = ClaimSql::guarded(&options.schema);
+        let claim = ClaimSql::opening(&options);
         Ok(Self { options, tls, claim, idle: Mutex::new(Vec::new()) })
     }
 
@@ -151,13 +170,14 @@ impl Slots {
         if let Some(slot) = self.take_idle(runtime.id()) {
             return Ok(slot);
         }
-        let (client, task, ended_by) = self.connect(&runtime).await?;
+        let Connected { client, task, ended_by, wire } = self.connect(&runtime).await?;
         let version = migrate::installed_version(&client, &self.options.schema);
         let one = client.prepare(&self.claim.insert_one);
         let many = client.prepare(&self.claim.insert_many);
         let known = client.prepare(&self.claim.known);
         let guard = self.options.schema.render(include_str!("sql/guard.sql"), GUARD);
-        let own = [self.open_sql("shared"), self.open_sql("exclusive"), guard];
+        let open = format!("SELECT {}", open_sql(&self.options, "$1::int8", "$2::bool"));
+        let own = [BEGIN.into(), open, guard, COMMIT.into()];
         let own = in_order(own.iter().map(|sql| client.prepare(sql)).collect());
         let flight = join5(version, one, many, known, own);
         let (version, one, many, known, own) = timeout(self.options.connect_timeout, flight)
@@ -166,14 +186,15 @@ impl Slots {
         migrate::check_version(version?, &self.options.schema)?;
         let failed = |e| store_error("preparing the claim", e);
         let own: Vec<Statement> = own.into_iter().collect::<Result<_, _>>().map_err(failed)?;
-        let [open_shared, open_exclusive, guard] = <[Statement; 3]>::try_from(own).map_err(|_| {
-            StoreError::new(StoreErrorKind::Unavailable, "Postgres did not answer every statement to prepare")
+        let [begin, open, guard, commit] = <[Statement; 4]>::try_from(own).map_err(|_| {
+            let message = "Postgres did not answer every statement to prepare";
+            StoreError::new(StoreErrorKind::Unavailable, message)
         })?;
         Ok(Slot {
             client,
             task: Some(task),
             runtime: runtime.id(),
-            tls: self.tls.clone(),
+            wire,
             limit: self.options.abandon_timeout,
             ended_by,
             open: false,
@@ -182,28 +203,18 @@ impl Slots {
                 insert_one: one.map_err(failed)?,
                 insert_many: many.map_err(failed)?,
                 known: known.map_err(failed)?,
-                open_shared,
-                open_exclusive,
+                begin,
+                open,
                 guard,
+                commit,
             },
             effects: Mutex::new(HashMap::new()),
         })
     }
 
-    fn open_sql(&self, lock: &str) -> String {
-        let options = &self.options;
-        include_str!("sql/open.sql")
-            .replace("{lock}", lock)
-            .replace("{suffix}", if lock == "shared" { "_shared" } else { "" })
-            .replace("{lock_timeout_ms}", &options.lock_timeout.as_millis().to_string())
-            .replace("{statement_timeout_ms}", &options.statement_timeout.as_millis().to_string())
-            .replace("{idle_timeout_ms}", &options.idle_in_transaction_timeout.as_millis().to_string())
-    }
-
     /// A client outside of the slots, its schema not checked: for `migrate` and `check`.
     pub(crate) async fn connect_bare(&self) -> Result<Client, StoreError> {
-        let (client, _task, _) = self.connect(&runtime()?).await?;
-        Ok(client)
+        Ok(self.connect(&runtime()?).await?.client)
     }
 
     /// Keeps a connection on which nothing is open.
@@ -225,13 +236,13 @@ impl Slots {
         Some(idle.swap_remove(at))
     }
 
-    async fn connect(
-        &self,
-        runtime: &Handle,
-    ) -> Result<(Client, JoinHandle<()>, Arc<OnceLock<String>>), StoreError> {
+    async fn connect(&self, runtime: &Handle) -> Result<Connected, StoreError> {
+        let (config, direct) = self.options.wired();
+        let wire =
+            Wire { tls: self.tls.clone(), mode: self.options.tls, direct, coalesce: Coalesce::default() };
         let hosts = self.options.config.get_hosts().len().max(self.options.config.get_hostaddrs().len());
         let limit = self.options.connect_timeout.saturating_mul(u32::try_from(hosts).unwrap_or(u32::MAX));
-        let (client, connection) = timeout(limit, self.options.config.connect(self.tls.clone()))
+        let (client, connection) = timeout(limit, config.connect(wire.clone()))
             .await
             .map_err(|_| self.away("did not answer in time"))?
             .map_err(|e| {
@@ -250,7 +261,7 @@ impl Slots {
                 let _ = reason.set(code);
             }
         });
-        Ok((client, task, ended_by))
+        Ok(Connected { client, task, ended_by, wire })
     }
 
     fn away(&self, what: &str) -> StoreError {

@@ -274,6 +274,7 @@ impl SqlEffects {
 impl BatchHandler<Tx> for SqlEffects {
     async fn handle_batch(&self, tx: &mut Tx, batch: &[Message]) -> Result<(), BatchError> {
         let prepared = self.prepare(tx.slot()).await?;
+        let _flight = tx.slot().coalesce();
         let mut flight = Flight::default();
         let mut outcome = self.send_all(tx, &prepared, batch, &mut flight).await;
         // Every answer is read, also behind a failed one. The first message that failed is the culprit:

@@ -14,7 +14,7 @@
 //! ```
 
 use super::classify::store_error;
-use super::config::SchemaName;
+use super::config::{PostgresOptions, SchemaName};
 use super::migrate::{self, missing_tables};
 use handstamp_core as core;
 use handstamp_core::{
@@ -22,6 +22,7 @@ use handstamp_core::{
     Timestamp,
 };
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row, Transaction};
 
@@ -31,9 +32,8 @@ const EPOCH_S: i64 = 1_577_836_800;
 const TRIES_MAX: u32 = 3;
 /// How often a registration is tried when other processes register at the same time.
 const REGISTER_TRIES_MAX: u32 = 1000;
-/// Asks whether the settings that our BEGIN made are still in force.
+/// Asks whether the transaction is still the one in which our limits were set: the mark is local to it.
 pub(crate) const GUARD: &str = "current_setting('handstamp.tx', true) IS NOT DISTINCT FROM '1'";
-
 /// The claim's statements for one schema.
 #[derive(Debug)]
 pub(crate) struct ClaimSql {
@@ -46,9 +46,14 @@ pub(crate) struct ClaimSql {
 }
 
 impl ClaimSql {
-    /// For our own transactions: nothing is claimed outside of them.
-    pub(crate) fn guarded(schema: &SchemaName) -> Self {
-        Self::with_guard(schema, GUARD)
+    /// For our own transactions: they open with the claim, and nothing is claimed outside of them.
+    pub(crate) fn opening(options: &PostgresOptions) -> Self {
+        let (schema, open) = (&options.schema, open_sql(options, "$5::int8", "$6::bool"));
+        Self {
+            insert_one: schema.render(include_str!("sql/insert_one.sql"), &open),
+            insert_many: schema.render(include_str!("sql/insert_many.sql"), &open),
+            ..Self::with_guard(schema, GUARD)
+        }
     }
 
     /// For transactions of the user.
@@ -66,6 +71,26 @@ impl ClaimSql {
             consumer: schema.render(include_str!("sql/consumer.sql"), guard),
         }
     }
+}
+
+/// The expression that opens a transaction behind its BEGIN.
+pub(crate) fn open_sql(options: &PostgresOptions, lock: &str, alone: &str) -> String {
+    let sql = options.schema.render(include_str!("sql/open.sql"), "true");
+    let ms = |limit: Duration| limit.as_millis().to_string();
+    sql.replace("{lock}", lock)
+        .replace("{alone}", alone)
+        .replace("{lock_timeout_ms}", &ms(options.lock_timeout))
+        .replace("{statement_timeout_ms}", &ms(options.statement_timeout))
+        .replace("{idle_timeout_ms}", &ms(options.idle_in_transaction_timeout))
+}
+
+/// How a transaction of ours opens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Opening {
+    /// The key of the consumer's advisory lock.
+    pub(crate) lock: i64,
+    /// After a deadlock: no other batch of this consumer meanwhile.
+    pub(crate) alone: bool,
 }
 
 /// The distinct ids of a claim in the order they are locked, and what is known of each.
@@ -118,6 +143,16 @@ impl Batch {
             ([id], [digest]) => [id, digest, &consumer.id, &consumer.name],
             _ => [&self.stored, &self.digests, &consumer.id, &consumer.name],
         }
+    }
+
+    /// The parameters of a claim that opens its transaction.
+    pub(crate) fn opening_parameters<'a>(
+        &'a self,
+        consumer: &'a ConsumerParameters,
+        opening: &'a Opening,
+    ) -> [&'a (dyn ToSql + Sync); 6] {
+        let [ids, digests, id, name] = self.parameters(consumer);
+        [ids, digests, id, name, &opening.lock, &opening.alone]
     }
 
     /// Takes the rows of a claim or of a reading, in any order; rows of two columns are ours.

@@ -39,6 +39,7 @@ mod migrate;
 mod pipeline;
 mod store;
 mod tls;
+mod wire;
 
 pub use classify::{fault_of, kind_of_code};
 pub use config::{PostgresOptions, SchemaName};

@@ -1,8 +1,9 @@
 //! The `Store`: BEGIN, settings and claim in one flight; COMMIT behind a guard.
 //!
 //! Authoritative: the server. The driver shows neither transaction status nor command tag, and a bare
-//! COMMIT answers Ok after the server rolled back; so BEGIN leaves a mark (`handstamp.tx`, local to the transaction)
-//! that the claim and the commit ask for. No mark: the transaction is not the one we opened.
+//! COMMIT answers Ok after the server rolled back; so the claim asks whether BEGIN opened its transaction, and
+//! what follows BEGIN leaves a mark (`handstamp.tx`, local to the transaction) that the commit asks for. No
+//! mark: the transaction is not the one we opened.
 //!
 //! ```text
 //!  begin ─► open ─┬─ commit ───► guard ok ─► durable ─► slot back
@@ -21,7 +22,7 @@ use super::classify::{DEADLOCK, code_of, fault_of, kind_of_code, store_error};
 use super::config::{PostgresOptions, SchemaName};
 use super::connect::{Slot, Slots};
 use super::failure;
-use super::inbox::{self, Batch, ClaimSql, ConsumerParameters};
+use super::inbox::{self, Batch, ClaimSql, ConsumerParameters, Opening};
 use super::migrate::{MigrateOptions, Migrated, migrate_with};
 use futures_util::future::join;
 use handstamp_core::{
@@ -35,11 +36,9 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Statement};
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
 
-/// Opens a transaction and leaves the mark that the claim and the commit ask for.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL handstamp.tx = '1'";
 /// Added to the server's own limits before an answer is given up.
 const ANSWER_MARGIN: Duration = Duration::from_secs(5);
 /// How long a process stays exclusive after a deadlock, at first and at most.
@@ -108,7 +107,7 @@ impl PostgresStore {
     /// # Errors
     /// `Config` when TLS cannot be set up (a root certificate that cannot be read).
     pub fn new(options: PostgresOptions) -> Result<Self, StoreError> {
-        let claim = ClaimSql::guarded(&options.schema);
+        let claim = ClaimSql::opening(&options);
         let advisory_base = advisory_key(b"handstamp batch", &options.schema, 0);
         let slots = Slots::new(options)?;
         let shared = Shared { slots, claim, advisory_base, exclusive: Mutex::default() };
@@ -258,23 +257,23 @@ impl Shared {
         let client = tx.slot.client();
         let failed = |e| store_error("opening a transaction", e);
         let prepared = &tx.slot.prepared;
-        let open =
-            if self.is_exclusive(consumer.id) { &prepared.open_exclusive } else { &prepared.open_shared };
-        let key = self.lock_key(consumer.id);
-        let key: [&(dyn ToSql + Sync); 1] = [&key];
-        // All are sent before the first is answered; the claim does nothing without the mark of BEGIN, and
-        // the settings of a transaction that was not opened end with their statement.
-        let begun = join(client.batch_execute(BEGIN), client.query(open, &key));
-        if batch.len() == 0 {
-            let (begun, opened) = begun.await;
-            return begun.and(opened).map(drop).map_err(failed);
-        }
+        let opening = Opening { lock: self.lock_key(consumer.id), alone: self.is_exclusive(consumer.id) };
         let parameters = ConsumerParameters::from(consumer);
+        // Both are sent before the first is answered, in one flight: what stands behind a failed statement is
+        // skipped. Where a connection cannot coalesce, the claim does nothing outside of a transaction of ours.
+        let flight = tx.slot.coalesce();
+        let begin = client.execute(&prepared.begin, &[]);
+        if batch.len() == 0 {
+            let (begun, opened) =
+                join(begin, client.query(&prepared.open, &[&opening.lock, &opening.alone])).await;
+            return begun.and(opened.map(drop)).map_err(failed);
+        }
         let statement = if batch.len() == 1 { &prepared.insert_one } else { &prepared.insert_many };
-        let values = batch.parameters(&parameters);
+        let values = batch.opening_parameters(&parameters, &opening);
         let claimed = CrashPoint::MidClaim.between_sending_and_answer(client.query(statement, &values));
-        let ((begun, opened), rows) = join(begun, claimed).await;
-        begun.and(opened).map_err(failed)?;
+        let (begun, rows) = join(begin, claimed).await;
+        drop(flight);
+        begun.map_err(failed)?;
         let rows = rows.map_err(inbox::claim_error)?;
         batch.take(&rows)?;
         if batch.is_answered() {
@@ -355,7 +354,7 @@ impl Store for PostgresStore {
 
     async fn commit(&self, tx: Tx) -> Result<(), StoreError> {
         let shared = &self.shared;
-        let commit = commit_guarded(tx.slot.client(), &tx.slot.prepared.guard);
+        let commit = commit_guarded(&tx.slot);
         let commit = CrashPoint::CommitSent.between_sending_and_answer(commit);
         match timeout(self.options().commit_timeout, commit).await {
             Ok(Ok(())) => {
@@ -407,11 +406,14 @@ impl Store for PostgresStore {
 }
 
 /// Sends the guard and COMMIT in one flight. A guard that fails leaves no transaction that could commit:
-/// COMMIT then rolls back, or finds nothing open.
-async fn commit_guarded(client: &Client, guard: &Statement) -> Result<(), StoreError> {
-    let (guard, committed) = join(client.query(guard, &[]), client.batch_execute("COMMIT")).await;
+/// COMMIT is then skipped, rolls back, or finds nothing open.
+async fn commit_guarded(slot: &Slot) -> Result<(), StoreError> {
+    let (client, prepared) = (slot.client(), &slot.prepared);
+    let _flight = slot.coalesce();
+    let (guard, committed) =
+        join(client.query(&prepared.guard, &[]), client.execute(&prepared.commit, &[])).await;
     guard.map_err(guard_error)?;
-    committed.map_err(unknown)
+    committed.map(drop).map_err(unknown)
 }
 
 fn guard_error(error: tokio_postgres::Error) -> StoreError {

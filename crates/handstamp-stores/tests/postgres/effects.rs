@@ -217,9 +217,9 @@ async fn a_batch_is_one_pipeline(database: TestDatabase) {
     effects.handle_batch(&mut tx, &batch[..1]).await.unwrap();
     // No answer comes back before the last of 200 statements was sent.
     let mut executes = 0;
-    proxy.script(move |kind, _| {
-        executes += u32::from(kind == b'E');
-        match (kind, executes) {
+    proxy.script(move |sent| {
+        executes += u32::from(sent.kind == b'E');
+        match (sent.kind, executes) {
             (b'B', 0) => Step::HoldAnswers,
             (b'E', 200) => Step::FreeAnswers,
             _ => Step::Pass,

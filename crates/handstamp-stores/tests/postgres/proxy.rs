@@ -1,6 +1,7 @@
 //! A TCP proxy between a store and a real server that understands where the client's messages begin, so
 //! that a fault comes at an exact point: a message replaced, a connection cut, answers held back.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,8 +12,8 @@ use tokio::sync::watch;
 /// What happens to a message of the client.
 pub(crate) enum Step {
     Pass,
-    /// Another simple query is sent instead.
-    Replace(&'static str),
+    /// Another statement is prepared instead.
+    Prepare(&'static str),
     /// The connection is cut before the server gets the message.
     CutBefore,
     /// The server gets the message; its answer never arrives.
@@ -33,7 +34,14 @@ enum Answers {
     Discard,
 }
 
-type Script = Box<dyn FnMut(u8, &[u8]) -> Step + Send>;
+type Script = Box<dyn FnMut(&Sent<'_>) -> Step + Send>;
+
+/// A message of the client.
+pub(crate) struct Sent<'a> {
+    pub(crate) kind: u8,
+    /// The text of the statement that a Parse prepares or a Bind runs.
+    pub(crate) sql: &'a str,
+}
 
 /// Listens on a port of its own and forwards to the server.
 pub(crate) struct Proxy {
@@ -44,7 +52,7 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) async fn new(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let script: Arc<Mutex<Script>> = Arc::new(Mutex::new(Box::new(|_, _| Step::Pass)));
+        let script: Arc<Mutex<Script>> = Arc::new(Mutex::new(Box::new(|_| Step::Pass)));
         let proxy = Self { port: listener.local_addr().unwrap().port(), script: script.clone() };
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -64,8 +72,8 @@ impl Proxy {
         proxy
     }
 
-    /// From now on every message of every connection is asked of `step`: its type and its body.
-    pub(crate) fn script(&self, step: impl FnMut(u8, &[u8]) -> Step + Send + 'static) {
+    /// From now on every message of every connection is asked of `step`.
+    pub(crate) fn script(&self, step: impl FnMut(&Sent<'_>) -> Step + Send + 'static) {
         *self.script.lock().unwrap() = Box::new(step);
     }
 }
@@ -82,17 +90,31 @@ async fn client_to_server(
     from.read_exact(&mut body).await?;
     to.write_u32(length).await?;
     to.write_all(&body).await?;
+    // The text of each prepared statement by its name.
+    let mut prepared: HashMap<Vec<u8>, String> = HashMap::new();
     loop {
         let kind = from.read_u8().await?;
         let mut body = vec![0; from.read_u32().await? as usize - 4];
         from.read_exact(&mut body).await?;
-        let step = (script.lock().unwrap())(kind, &body);
+        let mut fields = body.split(|&byte| byte == 0);
+        let (first, second) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+        let sql = match kind {
+            b'P' => {
+                let sql = String::from_utf8_lossy(second).into_owned();
+                prepared.insert(first.to_vec(), sql.clone());
+                sql
+            }
+            b'B' => prepared.get(second).cloned().unwrap_or_default(),
+            _ => String::new(),
+        };
+        let step = (script.lock().unwrap())(&Sent { kind, sql: &sql });
         match step {
             Step::CutBefore => return Ok(()),
             Step::HoldAnswers => _ = hold.send(Answers::Hold),
             Step::FreeAnswers => _ = hold.send(Answers::Pass),
-            Step::Replace(sql) => {
-                body = [sql.as_bytes(), b"\0"].concat();
+            Step::Prepare(sql) => {
+                let name = body.split(|&byte| byte == 0).next().unwrap_or_default();
+                body = [name, b"\0", sql.as_bytes(), b"\0\0\0"].concat();
             }
             Step::CutAfter => _ = hold.send(Answers::Discard),
             Step::Pass => {}

@@ -8,6 +8,8 @@ use handstamp_core::{
 };
 use handstamp_stores::postgres::{PostgresOptions, PostgresStore, SchemaName};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 on_each_server!(
@@ -128,51 +130,59 @@ async fn proxied(database: &TestDatabase) -> (Proxy, PostgresStore, handstamp_co
     (proxy, store, key)
 }
 
-/// A cancel that hits BEGIN leaves a claim behind it that would commit by itself.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, DEFERRABLE";
+
+/// A claim behind a BEGIN that failed, or that was none, would commit by itself.
 async fn a_failed_begin_claims_nothing(database: TestDatabase) {
     let (proxy, store, key) = proxied(&database).await;
     for count in [1, 5] {
-        let mut once = true;
-        proxy.script(move |kind, body| {
-            if kind == b'Q' && body.starts_with(b"BEGIN") && std::mem::take(&mut once) {
-                return Step::Replace("SELECT 1/0");
-            }
-            Step::Pass
-        });
-        let requests = fresh(count, count);
-        assert!(store.begin(&key, &requests).await.is_err());
-        assert_eq!(database.number(ROWS).await, 0, "claimed outside of a transaction");
-        // Even when BEGIN seems to have worked.
-        let mut once = true;
-        proxy.script(move |kind, body| {
-            if kind == b'Q' && body.starts_with(b"BEGIN") && std::mem::take(&mut once) {
-                return Step::Replace("SELECT 1");
-            }
-            Step::Pass
-        });
-        let claimed = store.begin(&key, &requests).await.map(|(_, claims)| claims);
-        assert!(claimed.is_err(), "{claimed:?}");
-        assert_eq!(database.number(ROWS).await, 0, "claimed outside of a transaction");
-        proxy.script(|_, _| Step::Pass);
+        for instead in ["SELECT 1/0", "SELECT 1", "SAVEPOINT s", "ROLLBACK"] {
+            let store = PostgresStore::new(store.options().clone()).unwrap();
+            let met = Arc::new(AtomicUsize::new(0));
+            let meeting = met.clone();
+            proxy.script(move |sent| {
+                if sent.kind != b'P' || sent.sql != BEGIN {
+                    return Step::Pass;
+                }
+                meeting.fetch_add(1, Ordering::Relaxed);
+                Step::Prepare(instead)
+            });
+            let claimed = store.begin(&key, &fresh(count, count)).await.map(|(_, claims)| claims);
+            assert!(claimed.is_err(), "{instead}: {claimed:?}");
+            assert_eq!(met.load(Ordering::Relaxed), 1, "{instead}");
+            assert_eq!(database.number(ROWS).await, 0, "{instead}: claimed outside of a transaction");
+        }
     }
 }
 
 async fn begin_settings_and_claim_are_one_flight(database: TestDatabase) {
     let (proxy, store, key) = proxied(&database).await;
+    let count_syncs = Arc::new(AtomicUsize::new(0));
+    let (holding, syncs) = (Arc::new(AtomicBool::new(false)), count_syncs.clone());
+    let hold = holding.clone();
+    proxy.script(move |sent| {
+        syncs.fetch_add(usize::from(sent.kind == b'S'), Ordering::Relaxed);
+        // No answer comes back before the claim was sent whole.
+        match (hold.load(Ordering::Relaxed), sent.kind) {
+            (true, b'B') if sent.sql == BEGIN => Step::HoldAnswers,
+            (true, b'S') => Step::FreeAnswers,
+            _ => Step::Pass,
+        }
+    });
     let warm = store.begin(&key, &[request("warm", None)]).await.unwrap();
     store.rollback(warm.0).await.unwrap();
+    holding.store(true, Ordering::Relaxed);
     for count in [1, 500] {
-        // No answer comes back before the claim was sent.
-        proxy.script(|kind, body| match kind {
-            b'Q' if body.starts_with(b"BEGIN") => Step::HoldAnswers,
-            b'E' => Step::FreeAnswers,
-            _ => Step::Pass,
-        });
+        count_syncs.store(0, Ordering::Relaxed);
         let begun =
             tokio::time::timeout(Duration::from_secs(30), store.begin(&key, &fresh(count, count))).await;
         let (tx, claims) = begun.expect("BEGIN and claim wait for one another").unwrap();
         assert!(claims.iter().all(|c| *c == Claim::First));
-        store.rollback(tx).await.unwrap();
+        assert_eq!(count_syncs.load(Ordering::Relaxed), 1, "one answer for BEGIN, settings and claim");
+        tx.batch_execute(ADD).await.unwrap();
+        count_syncs.store(0, Ordering::Relaxed);
+        store.commit(tx).await.unwrap();
+        assert_eq!(count_syncs.load(Ordering::Relaxed), 1, "one answer for guard and COMMIT");
     }
 }
 
@@ -335,16 +345,20 @@ async fn a_lost_commit_answer_is_unavailable_and_the_claims_tell(database: TestD
     let (proxy, store, key) = proxied(&database).await;
     for arrives in [false, true] {
         let message = if arrives { "arrived" } else { "lost" };
+        let mut committing = false;
+        proxy.script(move |sent| {
+            committing |= sent.kind == b'B' && sent.sql == "COMMIT";
+            match (committing, arrives, sent.kind) {
+                (true, false, _) => Step::CutBefore,
+                (true, true, b'S') => Step::CutAfter,
+                _ => Step::Pass,
+            }
+        });
         let (tx, _) = store.begin(&key, &[request(message, None)]).await.unwrap();
         tx.execute(ADD, &[]).await.unwrap();
-        proxy.script(move |kind, body| match (kind == b'Q' && body.ends_with(b"COMMIT\0"), arrives) {
-            (true, true) => Step::CutAfter,
-            (true, false) => Step::CutBefore,
-            _ => Step::Pass,
-        });
         let error = store.commit(tx).await.unwrap_err();
         assert_eq!(error.kind, StoreErrorKind::Unavailable, "{error}");
-        proxy.script(|_, _| Step::Pass);
+        proxy.script(|_| Step::Pass);
         // The claim waits for the old backend, however it ends.
         let (tx, claims) = store.begin(&key, &[request(message, None)]).await.unwrap();
         assert_eq!(matches!(claims[0], Claim::Duplicate { .. }), arrives, "{claims:?}");
