@@ -203,7 +203,7 @@ impl<S: Store> Shared<S> {
             }
         } else {
             chunk[at].alone = None;
-            chunk[at].dead = Some(run.failure);
+            chunk[at].dead = Some(Box::new(run.failure));
             prepend(queue, chunk);
         }
     }

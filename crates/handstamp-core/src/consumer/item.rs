@@ -14,7 +14,7 @@ pub(crate) enum Body {
     /// Its id is known.
     Message(Message),
     /// It has no usable id.
-    Bare(Record),
+    Bare(Box<Record>),
 }
 
 /// Why a message is given up.
@@ -25,15 +25,15 @@ pub(crate) struct Failure {
     pub(crate) reason: Reason,
 }
 
-/// One delivery, from the queue to its outcome.
+/// One delivery, from the queue to its outcome. What is rare lies elsewhere: items are moved.
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) lane: Lane,
     pub(crate) tag: DeliveryTag,
     pub(crate) body: Body,
     /// Set when the message must become a dead letter; then no handler runs for it.
-    pub(crate) dead: Option<Failure>,
-    pub(crate) truncation: Option<Truncation>,
+    pub(crate) dead: Option<Box<Failure>>,
+    pub(crate) truncation: Option<Box<Truncation>>,
     /// Failed attempts so far.
     pub(crate) attempts: u32,
     /// Runs alone, after this wait.
@@ -62,8 +62,8 @@ impl Item {
         let mut truncation = None;
         if let Some((class, RecordFault { reason, truncation: cut })) = fault {
             let class = if cut.is_some() { FailureClass::TooLarge } else { class };
-            dead = Some(Failure { class, code: None, reason: Reason::new(&reason) });
-            truncation = cut;
+            dead = Some(Box::new(Failure { class, code: None, reason: Reason::new(&reason) }));
+            truncation = cut.map(Box::new);
             if truncation.is_some()
                 && let Some(value) = &mut record.value
             {
@@ -76,8 +76,9 @@ impl Item {
             Ok((id, shape)) => Body::Message(Message::with_shape(id, record, shape)),
             Err(fault) => {
                 let reason = Reason::new(&fault.reason);
-                dead.get_or_insert(Failure { class: FailureClass::Identity, code: None, reason });
-                Body::Bare(record)
+                let failure = Failure { class: FailureClass::Identity, code: None, reason };
+                dead.get_or_insert_with(|| Box::new(failure));
+                Body::Bare(Box::new(record))
             }
         };
         Self { lane, tag, body, dead, truncation, attempts: 0, alone: None, unknown: false, received_at }
@@ -119,7 +120,7 @@ impl Item {
             id: self.id().cloned(),
             digest: self.digest(),
             record: self.record().clone(),
-            truncation: self.truncation.clone(),
+            truncation: self.truncation.as_deref().cloned(),
             class: failure.class,
             code: failure.code.clone(),
             reason: failure.reason.clone(),

@@ -8,14 +8,17 @@
 //! * A line longer than the limit is never held whole: its prefix is kept, its length counted and its
 //!   BLAKE3 taken while it passes.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use handstamp_core::Truncation;
-use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
+use std::io::{self, BufRead, Read};
 
 /// Most bytes kept of a line that is longer than the limit.
 pub(crate) const PREFIX_MAX_BYTES: usize = 64 * 1024;
 
-const BUFFER_BYTES: usize = 256 * 1024;
+/// Memory that is asked for at a time; its lines share it.
+const BLOCK_BYTES: usize = 256 * 1024;
+/// With less room left than this, the next read goes into a new block.
+const ROOM_MIN_BYTES: usize = 8 * 1024;
 const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
 /// One line.
@@ -35,97 +38,167 @@ pub(crate) struct Line {
     pub(crate) terminated: bool,
 }
 
-/// Reads lines one by one.
+/// Reads lines one by one. Lines are slices of the block they were read into.
 pub(crate) struct LineReader<R> {
-    reader: BufReader<Chain<Cursor<Vec<u8>>, R>>,
+    reader: R,
+    /// Read and not handed over yet; begins with the next line.
+    block: BytesMut,
+    /// So many bytes of it hold no line end.
+    searched: usize,
+    /// Where in it the next line feed is, once found.
+    line_feed: Option<usize>,
+    at_end: bool,
     at: u64,
     number: u64,
     line_max_bytes: usize,
-    scratch: Vec<u8>,
 }
 
 impl<R: Read> LineReader<R> {
     /// Lines of `reader`, whose next byte lies at position `at` behind `number` lines.
-    pub(crate) fn new(mut reader: R, at: u64, number: u64, line_max_bytes: usize) -> io::Result<Self> {
-        let (head, skipped) = if at == 0 { skip_byte_order_mark(&mut reader)? } else { (vec![], 0) };
-        let reader = BufReader::with_capacity(BUFFER_BYTES, Cursor::new(head).chain(reader));
-        Ok(Self { reader, at: at + skipped, number, line_max_bytes, scratch: vec![] })
+    pub(crate) fn new(reader: R, at: u64, number: u64, line_max_bytes: usize) -> io::Result<Self> {
+        let mut lines = Self {
+            reader,
+            block: BytesMut::new(),
+            searched: 0,
+            line_feed: None,
+            at_end: false,
+            at,
+            number,
+            line_max_bytes,
+        };
+        if at == 0 {
+            lines.skip_byte_order_mark()?;
+        }
+        Ok(lines)
+    }
+
+    fn skip_byte_order_mark(&mut self) -> io::Result<()> {
+        while !self.at_end
+            && self.block.len() < BYTE_ORDER_MARK.len()
+            && BYTE_ORDER_MARK.starts_with(&self.block)
+        {
+            self.fill()?;
+        }
+        if self.block.starts_with(&BYTE_ORDER_MARK) {
+            self.take(BYTE_ORDER_MARK.len());
+        }
+        Ok(())
     }
 
     /// True when the next line can be read without waiting for a writer.
-    pub(crate) fn has_line(&self) -> bool {
-        self.reader.buffer().contains(&b'\n')
+    pub(crate) fn has_line(&mut self) -> bool {
+        self.find_line_feed().is_some()
     }
 
     /// The next line; `None` at the end of the input.
     pub(crate) fn next_line(&mut self) -> io::Result<Option<Line>> {
         // One byte more than a line of the largest size with CRLF tells that it is longer.
-        let read_max = u64::try_from(self.line_max_bytes).unwrap_or(u64::MAX).saturating_add(2);
+        let held_max = self.line_max_bytes.saturating_add(2);
         loop {
             let start = self.at;
-            self.scratch.clear();
-            let read = self.reader.by_ref().take(read_max).read_until(b'\n', &mut self.scratch)?;
-            if read == 0 {
-                return Ok(None);
+            while self.find_line_feed().is_none() && !self.at_end && self.block.len() < held_max {
+                self.fill()?;
             }
-            self.at += count(read);
+            let (mut value, terminated) = match self.find_line_feed() {
+                Some(line_feed) => (self.take(line_feed + 1), true),
+                None if self.at_end && self.block.is_empty() => return Ok(None),
+                None if self.block.len() < held_max => (self.take(self.block.len()), false),
+                None => {
+                    self.number += 1;
+                    return self.pass_over_long(start).map(Some);
+                }
+            };
             self.number += 1;
-            let terminated = self.scratch.last() == Some(&b'\n');
-            if !terminated && count(read) == read_max {
-                return self.pass_over_long(start).map(Some);
-            }
             if terminated {
-                self.scratch.pop();
+                value.truncate(value.len() - 1);
             }
-            if self.scratch.last() == Some(&b'\r') {
-                self.scratch.pop();
+            if value.last() == Some(&b'\r') {
+                value.truncate(value.len() - 1);
             }
-            if self.scratch.is_empty() {
+            if value.is_empty() {
                 continue;
             }
-            let truncation = (self.scratch.len() > self.line_max_bytes).then(|| Truncation {
-                full_bytes: count(self.scratch.len()),
-                blake3: *blake3::hash(&self.scratch).as_bytes(),
+            let truncation = (value.len() > self.line_max_bytes).then(|| Truncation {
+                full_bytes: count(value.len()),
+                blake3: *blake3::hash(&value).as_bytes(),
             });
-            return Ok(Some(self.line(start, truncation, terminated)));
+            if truncation.is_some() {
+                value = self.prefix_of(&value);
+            }
+            return Ok(Some(self.line(start, value, truncation, terminated)));
         }
     }
 
-    fn line(&self, start: u64, truncation: Option<Truncation>, terminated: bool) -> Line {
-        let kept = match truncation {
-            Some(_) => self.line_max_bytes.min(PREFIX_MAX_BYTES),
-            None => self.scratch.len(),
-        };
-        let value = Bytes::copy_from_slice(&self.scratch[..kept.min(self.scratch.len())]);
+    fn line(&self, start: u64, value: Bytes, truncation: Option<Truncation>, terminated: bool) -> Line {
         Line { start, end: self.at, number: self.number, value, truncation, terminated }
     }
 
-    /// Reads on to the end of a line whose beginning is in `scratch`, keeping nothing more.
+    /// What is kept of a line that is too long: a copy, so that it holds no more memory than itself.
+    fn prefix_of(&self, content: &[u8]) -> Bytes {
+        let kept = self.line_max_bytes.min(PREFIX_MAX_BYTES).min(content.len());
+        Bytes::copy_from_slice(&content[..kept])
+    }
+
+    /// Reads on to the end of a line whose beginning fills the block, keeping nothing more.
     fn pass_over_long(&mut self, start: u64) -> io::Result<Line> {
-        let mut rest = Measured::default();
-        rest.update(&self.scratch);
+        let value = self.prefix_of(&self.block);
+        let mut passed = Measured::default();
         let terminated = loop {
-            let chunk = match self.reader.fill_buf() {
-                Ok(chunk) => chunk,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            if chunk.is_empty() {
-                break false;
-            }
-            let line_end = chunk.iter().position(|byte| *byte == b'\n');
-            let content = line_end.unwrap_or(chunk.len());
-            rest.update(&chunk[..content]);
-            let consumed = content + usize::from(line_end.is_some());
-            self.reader.consume(consumed);
-            self.at += count(consumed);
-            if line_end.is_some() {
+            let line_feed = self.find_line_feed();
+            let content = self.take(line_feed.unwrap_or(self.block.len()));
+            passed.update(&content);
+            if line_feed.is_some() {
+                self.take(1);
                 break true;
             }
+            if self.at_end {
+                break false;
+            }
+            drop(content);
+            self.fill()?;
         };
         let truncation =
-            Truncation { full_bytes: rest.full_bytes, blake3: *rest.hasher.finalize().as_bytes() };
-        Ok(self.line(start, Some(truncation), terminated))
+            Truncation { full_bytes: passed.full_bytes, blake3: *passed.hasher.finalize().as_bytes() };
+        Ok(self.line(start, value, Some(truncation), terminated))
+    }
+
+    /// The next line feed in the block; each byte is looked at once.
+    fn find_line_feed(&mut self) -> Option<usize> {
+        if self.line_feed.is_none() && self.searched < self.block.len() {
+            let mut rest = &self.block[self.searched..];
+            // Reading from memory cannot fail.
+            let passed = rest.skip_until(b'\n').unwrap_or(0);
+            self.searched += passed;
+            self.line_feed = self.searched.checked_sub(1).filter(|last| self.block[*last] == b'\n');
+        }
+        self.line_feed
+    }
+
+    /// Takes bytes off the front of the block.
+    fn take(&mut self, bytes: usize) -> Bytes {
+        self.at += count(bytes);
+        self.searched = self.searched.saturating_sub(bytes);
+        self.line_feed = self.line_feed.and_then(|line_feed| line_feed.checked_sub(bytes));
+        self.block.split_to(bytes).freeze()
+    }
+
+    /// Reads once, into what is left of the block or into a new one.
+    fn fill(&mut self) -> io::Result<()> {
+        let held = self.block.len();
+        if self.block.capacity() - held < ROOM_MIN_BYTES {
+            self.block.reserve(BLOCK_BYTES);
+        }
+        let room = self.block.capacity().min(held + BLOCK_BYTES);
+        self.block.resize(room, 0);
+        let read = loop {
+            match self.reader.read(&mut self.block[held..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => break other,
+            }
+        };
+        self.block.truncate(held + read.as_ref().map_or(0, |read| *read));
+        self.at_end = read? == 0;
+        Ok(())
     }
 }
 
@@ -152,25 +225,6 @@ impl Measured {
         self.hasher.update(bytes);
         self.full_bytes += count(bytes.len());
     }
-}
-
-/// Reads the mark where there is one; else gives back the bytes that had to be read to know.
-fn skip_byte_order_mark(reader: &mut impl Read) -> io::Result<(Vec<u8>, u64)> {
-    let mut head = vec![];
-    for expected in BYTE_ORDER_MARK {
-        let mut byte = [0];
-        let read = loop {
-            match reader.read(&mut byte) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                other => break other?,
-            }
-        };
-        head.extend_from_slice(&byte[..read]);
-        if read == 0 || byte[0] != expected {
-            return Ok((head, 0));
-        }
-    }
-    Ok((vec![], 3))
 }
 
 fn count(bytes: usize) -> u64 {
@@ -244,6 +298,26 @@ mod tests {
         }
     }
 
+    /// A writer that waits behind a byte must not keep the lines before it from being read.
+    #[test]
+    fn nothing_is_read_ahead_of_a_line_that_is_there() {
+        struct OnceThenPanic(&'static [u8]);
+        impl Read for OnceThenPanic {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                assert!(!self.0.is_empty(), "read although a line is there");
+                buffer[..self.0.len()].copy_from_slice(self.0);
+                Ok(std::mem::take(&mut self.0).len())
+            }
+        }
+        let mut reader = LineReader::new(OnceThenPanic(b"a\n\nb\r\nc"), 0, 0, 100).unwrap();
+        for (value, number) in [(&b"a"[..], 1), (b"b", 3)] {
+            assert!(reader.has_line());
+            let line = reader.next_line().unwrap().unwrap();
+            assert_eq!((&line.value[..], line.number), (value, number));
+        }
+        assert!(!reader.has_line(), "only a part of the next line is there");
+    }
+
     #[test]
     fn a_line_far_longer_than_the_limit_is_never_held() {
         let long = vec![b'x'; 5 << 20];
@@ -257,6 +331,6 @@ mod tests {
         assert_eq!(lines[1].value.len(), PREFIX_MAX_BYTES);
         assert_eq!(lines[1].truncation.as_ref().unwrap().full_bytes, 5 << 20);
         assert_eq!((&lines[2].value[..], lines[2].number), (&b"b"[..], 3));
-        assert!(reader.scratch.capacity() < 1 << 20, "the long line was held in memory");
+        assert!(reader.block.capacity() < 1 << 20, "the long line was held in memory");
     }
 }

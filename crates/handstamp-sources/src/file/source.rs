@@ -237,7 +237,10 @@ impl Handed {
     }
 
     fn settle(&mut self, tag: DeliveryTag, disposition: Disposition) -> Settled {
-        let Ok(at) = self.lines.binary_search_by_key(&tag.0, |line| line.tag) else {
+        // Mostly it is the first one.
+        let first = self.lines.front().is_some_and(|line| line.tag == tag.0);
+        let found = if first { Ok(0) } else { self.lines.binary_search_by_key(&tag.0, |line| line.tag) };
+        let Ok(at) = found else {
             // Behind the settled prefix it is done already; anything else was never handed over.
             let behind = self.position.is_some_and(|position| tag.0 < position.offset);
             return if behind { Settled::Done } else { Settled::Failed };
@@ -303,16 +306,18 @@ impl Served {
 
     fn deliver(&mut self, lines: Vec<Line>) -> Vec<Delivery> {
         CrashPoint::AfterPoll.reached();
-        lines.into_iter().map(|line| self.delivery(line)).collect()
+        // Counted apart for each batch: the engine's thread counts the last one down meanwhile.
+        let path: Arc<str> = Arc::from(&*self.path);
+        lines.into_iter().map(|line| self.delivery(line, &path)).collect()
     }
 
-    fn delivery(&mut self, line: Line) -> Delivery {
+    fn delivery(&mut self, line: Line, path: &Arc<str>) -> Delivery {
         let tag = self.handed.hand_over(&line);
         let fault = line.truncation.map(|truncation| RecordFault {
             reason: format!("the line has {} bytes, more than max_message_bytes", truncation.full_bytes),
             truncation: Some(truncation),
         });
-        let record = record(self.path.clone(), line.start, line.number, line.value);
+        let record = record(path.clone(), line.start, line.number, line.value);
         Delivery { lane: LANE, tag, record, fault }
     }
 }

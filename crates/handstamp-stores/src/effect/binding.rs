@@ -223,7 +223,7 @@ impl<'m> MessageView<'m> {
 
     /// The body as JSON. A null body has no values: pointers into it find nothing.
     fn document(&self) -> Result<&Document<'m>, &JsonFault> {
-        self.document.get_or_init(|| Document::parse(self.message.value().unwrap_or(b"null"))).as_ref()
+        self.document.get_or_init(|| self.message.document()).as_ref()
     }
 }
 
@@ -252,6 +252,14 @@ impl Bindings {
     /// values, its base64 is bad, or the body is not JSON.
     pub fn resolve<'m>(&self, view: &MessageView<'m>) -> Result<Vec<Value<'m>>, BindError> {
         self.params.iter().map(|param| resolve_one(param, view)).collect()
+    }
+
+    /// The same one by one, each with its parameter, for a store that binds them at once.
+    pub fn each<'a, 'm>(
+        &'a self,
+        view: &'a MessageView<'m>,
+    ) -> impl Iterator<Item = Result<(&'a Param, Value<'m>), BindError>> {
+        self.params.iter().map(|param| resolve_one(param, view).map(|value| (param, value)))
     }
 }
 

@@ -40,6 +40,11 @@ pub(crate) enum Mode {
     Setup = 3,
 }
 
+/// A statement without a time limit.
+const NEVER: u64 = 0;
+/// A statement that may have begun: its time limit starts at the first look. A short one never reads a clock.
+const JUST_BEGUN: u64 = u64::MAX;
+
 /// Shared between a connection's owner and the hooks inside SQLite.
 #[derive(Debug)]
 pub(crate) struct Guard {
@@ -47,7 +52,7 @@ pub(crate) struct Guard {
     /// A handler tried to end the transaction.
     tried_to_end: AtomicBool,
     origin: Instant,
-    /// Milliseconds since `origin` when a statement must stop; 0 is never.
+    /// Milliseconds since `origin` when a statement must stop; [`NEVER`], or [`JUST_BEGUN`].
     deadline_ms: AtomicU64,
     statement_timeout: Duration,
 }
@@ -58,7 +63,7 @@ impl Guard {
             mode: AtomicU8::new(Mode::Own as u8),
             tried_to_end: AtomicBool::new(false),
             origin: Instant::now(),
-            deadline_ms: AtomicU64::new(0),
+            deadline_ms: AtomicU64::new(NEVER),
             statement_timeout,
         }
     }
@@ -66,7 +71,7 @@ impl Guard {
     pub(crate) fn set_mode(&self, mode: Mode) {
         self.mode.store(mode as u8, Ordering::Relaxed);
         if mode == Mode::Own {
-            self.deadline_ms.store(0, Ordering::Relaxed);
+            self.deadline_ms.store(NEVER, Ordering::Relaxed);
         }
     }
 
@@ -81,14 +86,21 @@ impl Guard {
 
     /// A statement may begin now: it has its time limit from here.
     pub(crate) fn statement_begins(&self) {
-        let deadline = self.origin.elapsed().saturating_add(self.statement_timeout);
-        let ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
-        self.deadline_ms.store(ms.max(1), Ordering::Relaxed);
+        self.deadline_ms.store(JUST_BEGUN, Ordering::Relaxed);
     }
 
+    /// SQLite's look at the clock, each [`STEPS_BETWEEN_LOOKS`].
     fn must_stop(&self) -> bool {
-        let deadline = self.deadline_ms.load(Ordering::Relaxed);
-        deadline != 0 && self.origin.elapsed() > Duration::from_millis(deadline)
+        match self.deadline_ms.load(Ordering::Relaxed) {
+            NEVER => false,
+            JUST_BEGUN => {
+                let deadline = self.origin.elapsed().saturating_add(self.statement_timeout);
+                let ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
+                self.deadline_ms.store(ms.clamp(NEVER + 1, JUST_BEGUN - 1), Ordering::Relaxed);
+                false
+            }
+            deadline => self.origin.elapsed() > Duration::from_millis(deadline),
+        }
     }
 
     fn is(&self, mode: Mode) -> bool {

@@ -22,6 +22,12 @@ use handstamp_core::{
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Connection, ToSql};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the effects of a batch may keep the thread for themselves.
+const TURN: Duration = Duration::from_millis(10);
+/// Messages between two looks at the clock; one takes microseconds, as a rule.
+const MESSAGES_BETWEEN_LOOKS: usize = 8;
 
 /// Declared effects, run in order for each message, inside the transaction of its claim.
 #[derive(Debug, Clone)]
@@ -58,7 +64,9 @@ impl SqlEffects {
         Ok(())
     }
 
-    fn run(&self, tx: &Tx, batch: &[Message]) -> Result<(), EffectFailure> {
+    /// SQLite's statements run on this thread. Between messages the thread's other futures get their turn, so
+    /// that a long batch can be cut off by its time limit or taken away with its lane.
+    async fn run(&self, tx: &Tx, batch: &[Message]) -> Result<(), EffectFailure> {
         let connection = tx.connection();
         let _mode = EffectMode::enter(tx.guard(), connection);
         let mut statements = Vec::with_capacity(self.effects.len());
@@ -66,7 +74,12 @@ impl SqlEffects {
             let prepared = effect.prepare(connection);
             statements.push(prepared.map_err(|fault| EffectFailure::new(at, 0, batch.first(), fault))?);
         }
+        let mut turn_began = Instant::now();
         for (index, message) in batch.iter().enumerate() {
+            if index % MESSAGES_BETWEEN_LOOKS == 0 && turn_began.elapsed() >= TURN {
+                tokio::task::yield_now().await;
+                turn_began = Instant::now();
+            }
             let view = MessageView::new(message);
             for (at, (effect, statement)) in self.effects.iter().zip(&mut statements).enumerate() {
                 tx.guard().statement_begins();
@@ -84,7 +97,7 @@ impl SqlEffects {
 
 impl BatchHandler<Tx> for SqlEffects {
     async fn handle_batch(&self, tx: &mut Tx, batch: &[Message]) -> Result<(), BatchError> {
-        self.run(tx, batch).map_err(EffectFailure::into_batch_error)
+        self.run(tx, batch).await.map_err(EffectFailure::into_batch_error)
     }
 }
 
@@ -126,10 +139,9 @@ impl Effect {
         statement: &mut CachedStatement<'_>,
         view: &MessageView<'_>,
     ) -> Result<(), EffectFault> {
-        let values = self.compiled.bindings.resolve(view)?;
-        for (at, (param, value)) in self.compiled.bindings.params().iter().zip(&values).enumerate() {
-            let bound = bind(param, value)?;
-            statement.raw_bind_parameter(at + 1, bound).map_err(EffectFault::Run)?;
+        for (at, resolved) in self.compiled.bindings.each(view).enumerate() {
+            let (param, value) = resolved?;
+            statement.raw_bind_parameter(at + 1, bind(param, &value)?).map_err(EffectFault::Run)?;
         }
         let rows = execute(connection, statement).map_err(|error| self.told(connection, error))?;
         match self.compiled.expect_rows {

@@ -15,7 +15,7 @@ use super::classify::{code_of, fault_of, find, is_busy, is_general, kind_of, sto
 use super::config::SqliteOptions;
 use super::connect::{
     FileIdentity, Guard, Mode, Opened, does_not_fit_the_schema, nothing_ran_yet, open, open_reader,
-    watch_statements,
+    unwatch_statements, watch_statements,
 };
 use super::effect::{EffectFailure, SqlEffects};
 use super::migrate::{self, Migrated};
@@ -98,6 +98,7 @@ impl Held {
     /// Back into the slot, when no transaction is open on it.
     fn give_back(self) {
         self.opened.guard.set_mode(Mode::Own);
+        unwatch_statements(&self.opened.connection);
         self.opened.guard.clear();
         self.slot.held_long.store(self.since.elapsed() >= LONG, Ordering::Relaxed);
         if self.opened.connection.is_autocommit() {

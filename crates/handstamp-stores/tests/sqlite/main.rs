@@ -6,6 +6,7 @@ mod claims;
 mod conformance;
 mod effects;
 mod endings;
+mod engine;
 mod failures;
 mod migrations;
 mod race;
