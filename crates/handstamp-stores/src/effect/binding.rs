@@ -177,6 +177,11 @@ impl Value<'_> {
         }
         start
     }
+
+    /// The value's start in quotes; what is not printable is escaped once.
+    fn quoted(&self) -> String {
+        format!("\"{}\"", self.start())
+    }
 }
 
 /// A value does not fit its parameter: the message's own failure (class `binding`).
@@ -193,7 +198,7 @@ impl BindError {
     /// A value that the parameter's type cannot hold: names parameter, type, value's start and why.
     #[must_use]
     pub fn mismatch(param: &str, type_name: &str, value: &Value<'_>, why: &str) -> Self {
-        Self { param: param.into(), reason: format!("{type_name} cannot hold {:?}: {why}", value.start()) }
+        Self { param: param.into(), reason: format!("{type_name} cannot hold {}: {why}", value.quoted()) }
     }
 
     fn new(param: &Param, reason: impl fmt::Display) -> Self {
@@ -346,11 +351,11 @@ fn from_base64<'m>(param: &Param, value: Value<'m>) -> Result<Value<'m>, BindErr
         Value::Null => return Ok(Value::Null),
         Value::Text(text) => STANDARD.decode(text.as_bytes()),
         Value::Opaque(bytes) => STANDARD.decode(bytes),
-        _ => return Err(BindError::new(param, format_args!("{:?} is no base64 text", value.start()))),
+        _ => return Err(BindError::new(param, format_args!("{} is no base64 text", value.quoted()))),
     };
     match decoded {
         Ok(bytes) => Ok(Value::Bytes(Cow::Owned(bytes))),
-        Err(error) => Err(BindError::new(param, format_args!("{:?} is no base64: {error}", value.start()))),
+        Err(error) => Err(BindError::new(param, format_args!("{} is no base64: {error}", value.quoted()))),
     }
 }
 

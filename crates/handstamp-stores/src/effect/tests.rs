@@ -215,6 +215,28 @@ fn timestamps_are_written_as_people_write_them() {
     }
 }
 
+/// A reason is stored, and printed as JSON: an escape of an escape is not what the message holds.
+#[test]
+fn a_refused_value_is_escaped_once() {
+    for (value, shown) in [
+        (Value::Text("a\0b\u{1b}[2J".into()), r#""a\u{0}b\u{1b}[2J""#),
+        (Value::Text("a\nb\t".into()), r#""a\nb\t""#),
+        (Value::Opaque(b"\xff\0"), r#""\xff\x00""#),
+        (Value::Text(r#"say "x""#.into()), r#""say "x"""#),
+    ] {
+        let error = BindError::mismatch("p", "TEXT", &value, "no").to_string();
+        assert!(error.contains(shown), "{error}");
+    }
+    let mut spec = EffectSpec::new("SELECT :x");
+    let base64 = ParamSpec { source: None, encoding: Some(Encoding::Base64), as_text: false };
+    spec.params.insert("x".into(), base64);
+    for body in [r#"{"x": "a\u0000b"}"#, r#"{"x": ["a\u0000b"]}"#] {
+        let message = message(Some(body.as_bytes()));
+        let error = resolve(&spec, &MessageView::new(&message)).unwrap_err().to_string();
+        assert!(!error.contains(r"\\"), "{error}");
+    }
+}
+
 proptest! {
     #[test]
     fn a_values_start_is_short_and_one_line(text in any::<String>(), bytes in proptest::collection::vec(any::<u8>(), 0..300)) {

@@ -37,6 +37,7 @@ mod flight;
 mod inbox;
 mod migrate;
 mod pipeline;
+mod rehearse;
 mod store;
 mod tls;
 mod wire;

@@ -282,23 +282,43 @@ fn watch(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<A
     Ok(guard)
 }
 
-fn refuse_path(path: &Path) -> Result<(), StoreError> {
+pub(crate) fn refuse_path(path: &Path) -> Result<(), StoreError> {
     let refuse = |why: &str| {
         let text = format!("{} cannot be the store's file: {why}", path.display());
         Err(StoreError::new(StoreErrorKind::Config, text))
     };
-    if path.as_os_str().is_empty() || path.as_os_str() == ":memory:" {
+    if path.as_os_str().is_empty() {
+        return refuse("it is empty; name a file");
+    }
+    // SQLite itself would take both for something else than a file of that name, depending on the folder.
+    let name = path.file_name().unwrap_or_default();
+    if name == ":memory:" {
         return refuse("a database in memory forgets every id; name a file");
+    }
+    let is_uri = |part: &std::ffi::OsStr| part.as_encoded_bytes().starts_with(b"file:");
+    if path.iter().any(is_uri) {
+        return refuse("URIs are not read; write the path of a file, without file: and without options");
     }
     if path.is_dir() {
         return refuse("it is a folder");
     }
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
-            refuse("its folder does not exist; make it first")
+            refuse(&format!("its folder {} does not exist; make it first", folder.display()))
         }
         _ => Ok(()),
     }
+}
+
+/// SQLite opens what it may not write all the same, and BEGIN IMMEDIATE then only reads: every claim would
+/// fail, and nothing would say so before the first message.
+pub(crate) fn refuse_read_only(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    let doing = format!("writing to {}", path.display());
+    if connection.is_readonly("main").map_err(|e| store_error(&doing, e))? {
+        let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY);
+        return Err(store_error(&doing, rusqlite::Error::SqliteFailure(code, None)));
+    }
+    Ok(())
 }
 
 /// The switch to WAL needs the file for itself; other processes may be switching too.

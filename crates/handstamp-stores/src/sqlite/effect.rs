@@ -11,7 +11,7 @@
 //! | id, key, header | TEXT, refused when not UTF-8 |
 //! | null, missing and optional | NULL |
 
-use super::classify::{code_of, is_general, kind_of};
+use super::classify::{code_of, is_general, kind_of, told};
 use super::connect::{Guard, Mode, unwatch_statements, watch_statements};
 use super::store::Tx;
 use crate::effect::{BindError, CompiledEffect, ExpectRows, MessageView, Param, Value};
@@ -306,10 +306,21 @@ pub struct EffectFailure {
 fn shown_code(fault: &EffectFault) -> String {
     match fault {
         EffectFault::Prepare(error) | EffectFault::Run(error) => {
+            if stops_the_store(error) {
+                return told(error);
+            }
             code_of(error).map_or(String::new(), |code| format!(", SQLite code {code}"))
         }
         _ => String::new(),
     }
+}
+
+/// True for what is nobody's message's fault.
+fn stops_the_store(error: &rusqlite::Error) -> bool {
+    matches!(
+        kind_of(error),
+        Some(StoreErrorKind::Unavailable | StoreErrorKind::Conflict | StoreErrorKind::Config)
+    )
 }
 
 impl EffectFailure {

@@ -213,7 +213,9 @@ pub(crate) fn own_error(connection: &Connection, doing: &str, error: rusqlite::E
     if told && matches!(has_table(connection, "handstamp_migrations"), Ok(false)) {
         return not_migrated("the file has no tables of Handstamp").with_source(error);
     }
-    let mut error = store_error(doing, error);
+    let place = connection.path().filter(|path| !path.is_empty());
+    let doing = place.map_or_else(|| doing.to_owned(), |path| format!("{doing} in {path}"));
+    let mut error = store_error(&doing, error);
     if error.kind == StoreErrorKind::Statement {
         // Never a message's own failure: our statements hold nothing of its body but bytes.
         error.kind = StoreErrorKind::SchemaMismatch;
@@ -269,7 +271,7 @@ fn checksum_of(connection: &Connection, migration: &Migration) -> Result<bool, S
         Some(known) if known == checksum(migration.sql) => Ok(true),
         Some(_) => {
             let text = format!(
-                "{} ran with another content: the tables are not those of this program",
+                "{} ran with another content: the tables are not those of this program; use the program that made them, or another file",
                 migration.name
             );
             Err(StoreError::new(StoreErrorKind::NotMigrated, text))

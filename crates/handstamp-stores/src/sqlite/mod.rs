@@ -38,6 +38,7 @@ mod effect;
 mod failure;
 mod inbox;
 mod migrate;
+mod rehearse;
 mod store;
 
 pub use config::{Setup, SqliteOptions};

@@ -15,7 +15,7 @@ use super::classify::{code_of, fault_of, find, is_busy, is_general, kind_of, sto
 use super::config::SqliteOptions;
 use super::connect::{
     FileIdentity, Guard, Mode, Opened, does_not_fit_the_schema, nothing_ran_yet, open, open_reader,
-    unwatch_statements, watch_statements,
+    refuse_read_only, unwatch_statements, watch_statements,
 };
 use super::effect::{EffectFailure, SqlEffects};
 use super::migrate::{self, Migrated};
@@ -372,7 +372,9 @@ impl Store for SqliteStore {
         adopt: bool,
     ) -> Result<ConsumerKey, StoreError> {
         let held = self.lock().await?;
-        match inbox::register(&held.opened.connection, name, fingerprint, adopt) {
+        let registered = refuse_read_only(&held.opened.connection, &self.slot.options.path)
+            .and_then(|()| inbox::register(&held.opened.connection, name, fingerprint, adopt));
+        match registered {
             Ok(key) => {
                 let tx = Tx { held, first: Vec::new() };
                 end(tx).map(|()| key)
@@ -479,25 +481,27 @@ fn end(tx: Tx) -> Result<(), StoreError> {
         held.give_back();
         return Ok(());
     };
-    let code = code_of(&error).unwrap_or_default();
+    let path = held.slot.options.path.display();
     match kind_of(&error) {
         Some(StoreErrorKind::Conflict) => {
+            let failed = store_error(&format!("committing to {path}"), error);
             let _ = held.roll_back();
-            Err(store_error("committing", error))
+            Err(failed)
         }
         // A deferred foreign key: the transaction is still open.
         Some(StoreErrorKind::Statement) if !held.opened.connection.is_autocommit() => {
             let _ = held.roll_back();
+            let code = code_of(&error).unwrap_or_default();
             let text =
                 format!("the commit was refused (SQLite code {code}): a deferred constraint does not hold");
             Err(StoreError::new(StoreErrorKind::Statement, text).with_source(error))
         }
         // The connection is closed: what the file holds is found out by running the batch again.
         _ => {
-            let text = format!(
-                "the commit failed (SQLite code {code}); its outcome is unknown, the batch runs again"
-            );
-            Err(StoreError::new(StoreErrorKind::Unavailable, text).with_source(error))
+            let mut failed = store_error(&format!("committing to {path}"), error);
+            failed.kind = StoreErrorKind::Unavailable;
+            failed.message.push_str("; the outcome is unknown, the batch runs again");
+            Err(failed)
         }
     }
 }

@@ -1,0 +1,116 @@
+//! A rehearsal: what a run does before and with its first message, and nothing of it stays.
+//!
+//! Authoritative: the same functions that a run calls. A file that is new, or holds no table yet, is
+//! rehearsed on one made beside it: it shows what the folder allows and whether the setup file and the
+//! effects fit each other.
+//!
+//! ```text
+//!  new file ─► made beside it ─┐
+//!  known file ─────────────────┴─► tables ─► effects ─► BEGIN ─► register ─► claim ─► dead letter ─► ROLLBACK
+//! ```
+
+use super::classify::store_error;
+use super::config::SqliteOptions;
+use super::connect::{open, open_reader, refuse_path, refuse_read_only};
+use super::effect::SqlEffects;
+use super::store::SqliteStore;
+use super::{failure, inbox, migrate};
+use crate::rows::rehearsed_letter;
+use handstamp_core::{ClaimRequest, ConsumerName, Fingerprint, StoreError};
+use rusqlite::Connection;
+use std::path::{Path, PathBuf};
+
+impl SqliteStore {
+    /// Does what a run does up to its first message, and a claim and a dead letter of its own, and takes
+    /// everything back. True when the consumer's name was registered before.
+    ///
+    /// # Errors
+    /// Whatever would end or stop a run: as [`SqliteStore::open`], [`SqliteStore::check_effects`] and
+    /// `register`, and `Unavailable` where the file cannot be written.
+    pub async fn rehearse(
+        options: &SqliteOptions,
+        effects: &SqlEffects,
+        name: &ConsumerName,
+        fingerprint: &Fingerprint,
+    ) -> Result<bool, StoreError> {
+        refuse_path(&options.path)?;
+        if !is_new(options)? {
+            return rehearse_in(options, effects, name, fingerprint);
+        }
+        let beside = Beside::of(&options.path);
+        let scratch = SqliteOptions { path: beside.0.clone(), migrate_new: true, ..options.clone() };
+        let outcome = match Self::open(scratch.clone()).await {
+            Ok(_open) => rehearse_in(&scratch, effects, name, fingerprint),
+            Err(error) => Err(error),
+        };
+        outcome.map_err(|mut error| {
+            // Whoever reads it knows only the file that was named.
+            let (made, named) = (beside.0.display().to_string(), options.path.display().to_string());
+            error.message = error.message.replace(&made, &named);
+            error
+        })
+    }
+}
+
+/// No file, or one without any table: the first run makes them.
+fn is_new(options: &SqliteOptions) -> Result<bool, StoreError> {
+    if !options.path.exists() {
+        return Ok(true);
+    }
+    migrate::is_empty(&open_reader(options)?.connection)
+}
+
+fn rehearse_in(
+    options: &SqliteOptions,
+    effects: &SqlEffects,
+    name: &ConsumerName,
+    fingerprint: &Fingerprint,
+) -> Result<bool, StoreError> {
+    // Before a connection that may write changes anything of a file that is not ours.
+    let known = {
+        let opened = open_reader(options)?;
+        migrate::check(&opened.connection, options.setup.as_ref())?;
+        effects.check(&opened.connection, &opened.guard)?;
+        inbox::find_consumer(&opened.connection, name)?.is_some()
+    };
+    let opened = open(options, false)?;
+    let connection = &opened.connection;
+    refuse_read_only(connection, &options.path)?;
+    let failed = |e| store_error(&format!("beginning in {}", options.path.display()), e);
+    connection.busy_timeout(options.lock_timeout).map_err(failed)?;
+    connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
+    let outcome = write(connection, name, fingerprint);
+    connection.execute_batch("ROLLBACK").map_err(failed)?;
+    outcome.map(|()| known)
+}
+
+fn write(connection: &Connection, name: &ConsumerName, fingerprint: &Fingerprint) -> Result<(), StoreError> {
+    let consumer = inbox::register(connection, name, fingerprint, false)?;
+    let letter = rehearsed_letter();
+    let requests: Vec<ClaimRequest> =
+        letter.id.iter().map(|id| ClaimRequest { id: id.clone(), digest: Some(letter.digest) }).collect();
+    let claimed = inbox::claim_batch(connection, &consumer, &requests)?;
+    failure::record(connection, &consumer, &[letter], &claimed.first).map(drop)
+}
+
+/// A file beside another; removed with what SQLite keeps beside it.
+struct Beside(PathBuf);
+
+impl Beside {
+    fn of(path: &Path) -> Self {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".rehearsal-{}", std::process::id()));
+        Self(name.into())
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        for end in ["", "-wal", "-shm", "-journal"] {
+            let mut name = self.0.as_os_str().to_owned();
+            name.push(end);
+            // What was never made cannot be removed.
+            let _ = std::fs::remove_file(name);
+        }
+    }
+}
