@@ -279,9 +279,31 @@ async fn a_lost_or_broken_sidecar_costs_only_duplicates() {
 #[tokio::test]
 async fn a_state_folder_that_cannot_be_used_does_not_stop_the_reading() {
     let place = Place::new(CONTENT);
-    // A file where the folder should be: nobody can write there, root neither.
-    fs::write(place.state(), b"").unwrap();
+    let consumer = ConsumerName::new("wallet").unwrap();
+    let options = FileOptions::new(&place.file, consumer).with_state_dir(place.state());
+    // A folder where the lock's file should be: nobody can write there, root neither.
+    fs::create_dir_all(options.position_path().unwrap().with_extension("lock")).unwrap();
     assert_eq!(place.run(usize::MAX).await.lines(), all_lines());
+    let looked = options.look().unwrap();
+    assert!(looked.len() == 1 && looked[0].contains("cannot be kept"), "{looked:?}");
+}
+
+/// What is named as a folder and is none was a mistake, not a trouble of the machine: no run begins.
+#[tokio::test]
+async fn a_state_folder_that_is_a_file_is_refused() {
+    let place = Place::new(CONTENT);
+    fs::write(place.state(), b"").unwrap();
+    for below in ["", "below/it"] {
+        let state = if below.is_empty() { place.state() } else { place.state().join(below) };
+        let refused = start(&place.file, Some(&state)).err().unwrap();
+        assert_eq!(refused.kind, SourceErrorKind::Config);
+        assert!(refused.message.contains("state_dir"), "{refused}");
+        let consumer = ConsumerName::new("wallet").unwrap();
+        let looked = FileOptions::new(&place.file, consumer).with_state_dir(&state).look();
+        assert_eq!(looked.err().unwrap().message, refused.message);
+    }
+    // No position, no folder.
+    assert!(start(&place.file, None).is_ok());
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use crate::crash_point::CrashPoint;
 use crate::decide::{OnIdReuse, Outcome};
 use crate::handler::Decision;
 use crate::message::{Message, Timestamp};
+use crate::message_id::shown_text;
 use crate::store::{
     Claim, DeadLetter, FailureClass, InboxState, Reason, Recorded, Store, StoreError, StoreErrorKind,
 };
@@ -305,7 +306,8 @@ fn say_dead(item: &Item) {
         tracing::warn!(
             target: "handstamp",
             class = failure.class.as_str(),
-            reason = failure.reason.as_str(),
+            // One line; what is escaped already is not escaped again.
+            reason = %shown_text(failure.reason.as_str().as_bytes()),
             "dead letter {}",
             item.shown()
         );

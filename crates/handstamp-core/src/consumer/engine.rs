@@ -356,6 +356,8 @@ impl<S: Store> Engine<S> {
     }
 
     fn on_revoking(&mut self, lanes: &[Lane], within: Duration) {
+        // Between losing lanes and getting others a member has none: that is not idle.
+        self.last_activity = Instant::now();
         let deadline = Instant::now() + within.saturating_sub(REVOKE_MARGIN);
         let mut drained = vec![];
         for &lane in lanes {

@@ -11,6 +11,7 @@
 //! ```
 //!
 //! * [`config`](FileOptions): which file, whose position, where it is kept;
+//! * `look`: what a start would refuse, found without starting;
 //! * `lines`: bytes to lines, bounded;
 //! * `position`: the sidecar and its lock;
 //! * [`settled`](SettledLine): the last settled lines, for asking a store whether it knows them;
@@ -19,6 +20,7 @@
 
 mod config;
 mod lines;
+mod look;
 mod position;
 mod settled;
 mod sink;

@@ -89,8 +89,7 @@ impl Sidecar {
         canonical: &Path,
     ) -> Result<Option<Self>, SourceError> {
         let Some(state_dir) = &options.state_dir else { return Ok(None) };
-        let stem = state_dir.join(file_stem(canonical, options.consumer.as_str()));
-        let lock_path = with_suffix(&stem, "lock");
+        let lock_path = lock_file(state_dir, canonical, options.consumer.as_str());
         let opened = fs::create_dir_all(state_dir).and_then(|()| {
             let lock = File::options().create(true).write(true).truncate(false).open(&lock_path)?;
             Ok((lock, data.try_clone()?, data.metadata()?.ino()))
@@ -122,7 +121,7 @@ impl Sidecar {
             }
         }
         let path = canonical.to_string_lossy().into_owned();
-        let file = with_suffix(&stem, "position");
+        let file = position_file(state_dir, canonical, options.consumer.as_str());
         Ok(Some(Self { file, path, data, inode, prefix: None, broken: false, _lock: lock }))
     }
 
@@ -272,6 +271,11 @@ fn compared_length(offset: u64) -> usize {
 /// The sidecar's own path.
 pub(super) fn position_file(state_dir: &Path, canonical: &Path, consumer: &str) -> PathBuf {
     with_suffix(&state_dir.join(file_stem(canonical, consumer)), "position")
+}
+
+/// What a running source holds locked.
+pub(super) fn lock_file(state_dir: &Path, canonical: &Path, consumer: &str) -> PathBuf {
+    with_suffix(&state_dir.join(file_stem(canonical, consumer)), "lock")
 }
 
 /// `<file name>.<short hash of the path>.<consumer>`: readable, and never that of another file.

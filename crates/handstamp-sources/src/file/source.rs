@@ -11,6 +11,7 @@
 
 use super::config::FileOptions;
 use super::lines::{Line, LineReader};
+use super::look::{self, Inspected};
 use super::position::{Position, Sidecar, Start};
 use bytes::Bytes;
 use handstamp_core::delivery::Settled;
@@ -23,7 +24,6 @@ use handstamp_core::{
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -102,7 +102,7 @@ fn spawn(name: &str, path: &str, body: impl FnOnce() + Send + 'static) -> Result
     thread.map(drop).map_err(|error| cannot("start the thread for", path, error))
 }
 
-fn cannot(what: &str, path: &str, error: io::Error) -> SourceError {
+pub(super) fn cannot(what: &str, path: &str, error: io::Error) -> SourceError {
     let kind = match error.kind() {
         io::ErrorKind::NotFound => SourceErrorKind::Missing,
         io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => SourceErrorKind::Config,
@@ -123,24 +123,14 @@ struct Input {
 
 fn open(options: &FileOptions) -> Result<Input, SourceError> {
     let stream = |open: Opener| Input { open, start: Start::default(), changed: None, sidecar: None };
-    if options.is_stdin() {
-        return Ok(stream(Box::new(|| Ok(Box::new(io::stdin())))));
-    }
-    let shown = options.path.to_string_lossy();
-    let failed = |error| cannot("read the file", &shown, error);
-    let metadata = options.path.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        let message = format!("{shown} is a folder: name a file of JSON lines, or - for standard input");
-        return Err(SourceError::new(SourceErrorKind::Config, message));
-    }
-    if !metadata.is_file() {
-        let path: PathBuf = options.path.clone();
-        return Ok(stream(Box::new(move || Ok(Box::new(File::open(path)?)))));
-    }
-    let canonical = options.path.canonicalize().map_err(failed)?;
-    let mut file = File::open(&canonical).map_err(failed)?;
+    let (canonical, mut file) = match look::inspect(options)? {
+        Inspected::Stdin => return Ok(stream(Box::new(|| Ok(Box::new(io::stdin()))))),
+        Inspected::Stream(path) => return Ok(stream(Box::new(move || Ok(Box::new(File::open(path)?))))),
+        Inspected::File { canonical, file } => (canonical, file),
+    };
     let sidecar = Sidecar::open(options, &file, &canonical)?;
     let start = sidecar.as_ref().map(Sidecar::start).unwrap_or_default();
+    let failed = |error| cannot("read the file", &options.path.to_string_lossy(), error);
     file.seek(SeekFrom::Start(start.offset)).map_err(failed)?;
     let changed = start.changed;
     Ok(Input { open: Box::new(move || Ok(Box::new(file))), start, changed, sidecar })

@@ -5,6 +5,7 @@ use super::config::{KafkaOptions, refused};
 use super::context::Quiet;
 use super::session::drop_within;
 use super::start::{code_text, partitions_of};
+use handstamp_core::source::PortLimits;
 use handstamp_core::{SourceError, SourceErrorKind};
 use rdkafka::TopicPartitionList;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -13,6 +14,14 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, Offset};
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// Sizes for a client that reads nothing.
+const LIMITS: PortLimits = PortLimits {
+    batch_max: 500,
+    batch_max_bytes: 4 << 20,
+    queue_max_bytes: 8 << 20,
+    message_max_bytes: 1 << 20,
+};
 
 /// What a cluster says of the topics and the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,9 +49,8 @@ pub fn look(options: &KafkaOptions, within: Duration) -> Result<Findings, Source
     if let Some(error) = options.first_error() {
         return Err(error);
     }
-    let mut config = options.plain_config();
-    config.set("group.id", options.group());
-    config.set("enable.auto.commit", "false");
+    // The member's own settings: what the library refuses of them together shows only here. It does not join.
+    let config = options.consumer_config(&LIMITS, 1);
     let client: BaseConsumer<Quiet> =
         config.create_with_context(Quiet).map_err(|error| refused(options, &error))?;
     let found = ask(&client, options, within);
@@ -75,7 +83,14 @@ fn ask(
     Ok(Findings { topics, committed })
 }
 
+/// What brokers take as a topic's name.
+const TOPIC_RULE: &str = "a topic's name has 1 to 249 of A-Z a-z 0-9 . _ - and is neither . nor ..";
+
 fn unanswered(brokers: &str, error: KafkaError) -> SourceError {
+    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::InvalidTopic) {
+        let message = format!("Kafka at {brokers} refuses the topic's name: {TOPIC_RULE}");
+        return SourceError::new(SourceErrorKind::Config, message).with_source(error);
+    }
     let kind = match error.rdkafka_error_code() {
         Some(
             RDKafkaErrorCode::TopicAuthorizationFailed
@@ -138,12 +153,26 @@ pub async fn create_topic(
     let answer = admin.create_topics([&new], &limits).await;
     drop_within(admin, Duration::from_secs(2));
     let refusal = |code: RDKafkaErrorCode| {
-        SourceError::new(
-            SourceErrorKind::Other,
-            format!("Kafka at {brokers} does not create topic {topic}: {code}"),
-        )
+        let (kind, rule) = match code {
+            RDKafkaErrorCode::InvalidTopic => (
+                SourceErrorKind::Config,
+                format!(": {TOPIC_RULE}, and two names must not differ in . and _ alone"),
+            ),
+            RDKafkaErrorCode::InvalidPartitions
+            | RDKafkaErrorCode::InvalidReplicationFactor
+            | RDKafkaErrorCode::InvalidConfig
+            | RDKafkaErrorCode::PolicyViolation => (SourceErrorKind::Config, String::new()),
+            _ => (SourceErrorKind::Other, String::new()),
+        };
+        SourceError::new(kind, format!("Kafka at {brokers} does not create topic {topic}: {code}{rule}"))
     };
-    match answer.map_err(|error| unanswered(brokers, error))?.into_iter().next() {
+    let failed = |error| match error {
+        KafkaError::AdminOpCreation(why) => {
+            SourceError::new(SourceErrorKind::Config, format!("topic {topic} cannot be asked for: {why}"))
+        }
+        error => unanswered(brokers, error),
+    };
+    match answer.map_err(failed)?.into_iter().next() {
         Some(Ok(_)) => Ok(true),
         Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => Ok(false),
         Some(Err((_, code))) => Err(refusal(code)),

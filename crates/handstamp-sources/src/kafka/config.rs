@@ -159,7 +159,7 @@ impl KafkaOptions {
         for topic in self.topics.iter().filter(|topic| !is_topic_name(topic)) {
             error(
                 "topics",
-                format!("{topic:?} is no topic name (1 to 249 of A-Z a-z 0-9 . _ -); patterns are not read"),
+                format!("{topic:?} is no topic name (1 to 249 of A-Z a-z 0-9 . _ -, neither . nor ..); patterns are not read"),
             );
         }
         if self.commit_timeout.is_zero() {
