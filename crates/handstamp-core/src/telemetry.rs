@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// The line of a source that asked its broker for messages for the first time: from here on it is polling.
+pub const FIRST_POLL: &str = "first poll";
+
 /// How messages ended, and what happened on the way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {

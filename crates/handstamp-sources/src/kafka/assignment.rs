@@ -208,6 +208,11 @@ impl Lanes {
         self.lane(id)
     }
 
+    /// Handed over and neither acked nor released, of all lanes.
+    pub(super) fn unanswered(&self) -> usize {
+        self.slots.iter().filter_map(|slot| slot.owned.as_ref()).map(|owned| owned.unanswered).sum()
+    }
+
     /// Ids of the partitions that are ours.
     pub(super) fn ours(&self) -> Vec<u32> {
         (0_u32..).zip(&self.slots).filter(|(_, slot)| slot.owned.is_some()).map(|(id, _)| id).collect()

@@ -70,6 +70,11 @@ impl Commits {
         self.in_flight.as_ref().map_or(self.next_at, |one| one.deadline)
     }
 
+    /// Whether what is settled now is not to be committed within that time.
+    pub(super) fn may_wait(&self, time: Duration, now: Instant) -> bool {
+        self.every > time && self.next_at > now
+    }
+
     /// Do not wait for the interval.
     pub(super) fn soon(&mut self, now: Instant) {
         if self.failures == 0 {

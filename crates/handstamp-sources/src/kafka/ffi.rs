@@ -4,6 +4,7 @@
 //! * one queue per partition, so that holding a lane costs nothing;
 //! * header names as bytes (the wrapper unwraps them as UTF-8);
 //! * commits that answer on a queue of ours, so that waiting for one has a limit;
+//! * the end of a client that met a fatal error;
 //! * cached watermarks, and two hooks for tests;
 //! * the mock cluster's rebalance delay, for the crash lab.
 //!
@@ -18,6 +19,7 @@ use rdkafka::bindings as rd;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::OwnedHeaders;
 use std::ffi::{CStr, CString, c_void};
+use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
@@ -388,6 +390,25 @@ pub(super) fn set_mock_rebalance_delay<C: rdkafka::ClientContext>(
         rd::rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, millis(delay));
     }
     true
+}
+
+/// Ends a client for good: its threads are gone when this returns.
+///
+/// The library does not close the group of a client with a fatal error, and only for members of some kinds
+/// (static ones, the new group protocol) does its own destroy know that. For any other member it would wait
+/// on a busy core for a group that never ends, so a client with a fatal error is destroyed with the flag
+/// that says so. The wrapper offers no such call: its own few hundred bytes are left behind.
+pub(super) fn destroy(client: Client) {
+    let Some(client) = Arc::into_inner(client) else { return };
+    if client.client().fatal_error().is_none() {
+        return;
+    }
+    let client = ManuallyDrop::new(client);
+    // SAFETY: nobody else has the client, and the wrapper never destroys it a second time; what the
+    // library's threads may still call into (the context) stays where it is.
+    unsafe {
+        rd::rd_kafka_destroy_flags(client.client().native_ptr(), rd::RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
+    }
 }
 
 /// For tests: makes the library raise a fatal error.

@@ -1,6 +1,7 @@
 //! Hooks for tests: what cannot be provoked or seen from outside.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Read and set by tests only.
 #[derive(Debug, Default)]
@@ -15,4 +16,23 @@ pub struct Hooks {
     pub polls: AtomicU64,
     /// How often a new client was built.
     pub rebuilt: AtomicU32,
+    /// Clients that are not wholly gone: their threads still run.
+    pub clients: AtomicU32,
+}
+
+/// Counts one client for as long as it lives; to be dropped after it.
+#[derive(Debug)]
+pub(super) struct Alive(Arc<Hooks>);
+
+impl Alive {
+    pub(super) fn new(hooks: &Arc<Hooks>) -> Self {
+        hooks.clients.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(hooks))
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Ordering::Relaxed);
+    }
 }

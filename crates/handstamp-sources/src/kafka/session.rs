@@ -3,10 +3,13 @@
 use super::commit::Commits;
 use super::context::Context;
 use super::ffi::{self, Client, Queue};
+use super::hooks::Alive;
 use super::records::Copier;
+use super::settle::LOOK_EVERY;
 use super::start::{Plan, code_text};
 use super::thread::{End, POLL_EVERY, SAY_EVERY, Worker};
 use super::wake::Signal;
+use handstamp_core::telemetry::FIRST_POLL;
 use handstamp_core::{Control, Notice, SourceError, SourceErrorKind};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -29,6 +32,7 @@ pub(super) struct Session {
     /// How many lanes the client's queues were sized for.
     pub(super) planned_lanes: usize,
     pub(super) client: Client,
+    alive: Alive,
     pub(super) main: Queue,
     pub(super) answers: Queue,
     pub(super) commits: Commits,
@@ -39,6 +43,8 @@ pub(super) struct Session {
     pub(super) end: Option<End>,
     pub(super) told: Told,
     next_second: Instant,
+    /// Said that it polls.
+    polled: bool,
 }
 
 /// Troubles already said, so that each is said once.
@@ -73,6 +79,7 @@ impl Session {
     pub(super) fn open(worker: Worker, plan: Plan) -> Result<Self, (Box<Worker>, SourceError)> {
         match Self::build(&worker, &plan) {
             Ok((client, main, answers)) => {
+                let alive = Alive::new(&worker.hooks);
                 let now = Instant::now();
                 let commits = Commits::new(worker.options.commit_every(), now);
                 let copier = Copier::new(worker.limits.message_max_bytes);
@@ -84,6 +91,7 @@ impl Session {
                     plan,
                     planned_lanes,
                     client,
+                    alive,
                     main,
                     answers,
                     commits,
@@ -92,6 +100,7 @@ impl Session {
                     end,
                     told,
                     next_second,
+                    polled: false,
                 })
             }
             Err(error) => Err((Box::new(worker), error)),
@@ -139,7 +148,7 @@ impl Session {
 
     fn serve(&mut self) -> End {
         loop {
-            self.take_commands();
+            let unwoken = self.take_commands();
             self.poll_main();
             while self.end.is_none() {
                 let Some(rebalance) = self.client.context().next_rebalance() else { break };
@@ -156,7 +165,7 @@ impl Session {
             let more = self.deliver();
             self.each_second(now);
             if !more && self.end.is_none() {
-                let at_most = self.sleep_for();
+                let at_most = self.sleep_for().min(if unwoken { LOOK_EVERY } else { POLL_EVERY });
                 self.worker.wake.wait(at_most);
             }
         }
@@ -175,7 +184,11 @@ impl Session {
         self.test_hooks();
         for _ in 0..EVENTS_MAX {
             self.worker.hooks.polls.fetch_add(1, Ordering::Relaxed);
-            match self.client.poll(Duration::ZERO) {
+            let polled = self.client.poll(Duration::ZERO);
+            if !std::mem::replace(&mut self.polled, true) {
+                tracing::info!(target: "handstamp", "{FIRST_POLL}");
+            }
+            match polled {
                 None if self.main.len() == 0 => return,
                 None => {}
                 Some(Err(error)) => {
@@ -241,7 +254,7 @@ impl Session {
     fn leave(mut self, within: Duration) -> Worker {
         let deadline = Instant::now() + within;
         self.forget_all();
-        let Self { mut worker, client, main, answers, .. } = self;
+        let Self { mut worker, client, alive, main, answers, .. } = self;
         if let Err(error) = client.close_queue() {
             tracing::debug!(target: "handstamp", %error, "kafka client: close");
         } else {
@@ -259,10 +272,11 @@ impl Session {
         }
         client.context().let_go();
         drop((main, answers));
-        drop_within(
-            client,
-            deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(200)),
-        );
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(200));
+        end_within(left, move || {
+            ffi::destroy(client);
+            drop(alive);
+        });
         while let Some(command) = worker.next_command() {
             drop(command);
         }
@@ -270,15 +284,20 @@ impl Session {
     }
 }
 
-/// Drops a client on a thread of its own and waits for it only so long: the library joins its threads,
-/// and one that waits for a dead broker can take its time.
+/// Drops a client that is in no group, as [`end_within`] does.
 pub(super) fn drop_within<T: Send + 'static>(client: T, within: Duration) {
+    end_within(within, move || drop(client));
+}
+
+/// Ends a client on a thread of its own and waits for it only so long: the library joins its threads, and
+/// one that waits for a dead broker can take its time.
+fn end_within(within: Duration, end: impl FnOnce() + Send + 'static) {
     let (done, wait) = mpsc::channel::<()>();
-    let dropping = std::thread::Builder::new().name("handstamp-kafka-end".into()).spawn(move || {
-        drop(client);
+    let ending = std::thread::Builder::new().name("handstamp-kafka-end".into()).spawn(move || {
+        end();
         drop(done);
     });
-    if dropping.is_ok() {
+    if ending.is_ok() {
         let _ = wait.recv_timeout(within);
     }
 }

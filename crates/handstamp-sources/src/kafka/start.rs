@@ -3,6 +3,7 @@
 
 use super::config::KafkaOptions;
 use super::context::Quiet;
+use super::hooks::Alive;
 use super::thread::{SAY_EVERY, Worker};
 use handstamp_core::{Notice, SourceError, SourceErrorKind};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -46,6 +47,7 @@ pub(super) fn wait_for_topics(worker: &mut Worker) -> Result<Option<Plan>, Sourc
         .plain_config()
         .create_with_context(Quiet)
         .map_err(|error| super::config::refused(&worker.options, &error))?;
+    let alive = Alive::new(&worker.hooks);
     let started = Instant::now();
     let mut said: Option<Instant> = None;
     let result = loop {
@@ -74,7 +76,8 @@ pub(super) fn wait_for_topics(worker: &mut Worker) -> Result<Option<Plan>, Sourc
         }
         worker.wait_idle(ASK_AGAIN);
     };
-    super::session::drop_within(client, Duration::from_secs(1));
+    // A tuple is dropped from left to right.
+    super::session::drop_within((client, alive), Duration::from_secs(1));
     result
 }
 

@@ -24,6 +24,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TryRecvError;
 
 /// The longest time between two polls.
 pub(super) const POLL_EVERY: Duration = Duration::from_millis(100);
@@ -89,6 +90,18 @@ impl Worker {
     pub(super) fn settled(&self, answers: Vec<(Lane, DeliveryTag, Settled)>) {
         if !answers.is_empty() {
             self.say(Control::Settled(answers));
+        }
+    }
+
+    /// The next command that is there. When there is none, its coming does not wake the thread.
+    pub(super) fn waiting_command(&mut self) -> Option<Command> {
+        match self.commands.try_recv() {
+            Ok(command) => Some(command),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                self.engine_gone = true;
+                None
+            }
         }
     }
 

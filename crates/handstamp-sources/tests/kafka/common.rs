@@ -300,15 +300,27 @@ impl Engine {
         )
     }
 
-    /// Closes and checks that the source ended within the limit.
+    /// Closes and checks that the source ended within its limit, and every client with it.
     #[track_caller]
-    pub fn close(mut self) -> Self {
-        let within = Duration::from_secs(20);
+    pub fn close(self) -> Self {
+        self.close_within(Duration::from_secs(20))
+    }
+
+    /// As `close`, with another limit.
+    #[track_caller]
+    pub fn close_within(mut self, within: Duration) -> Self {
         self.send(Command::Close { within });
         let asked = Instant::now();
         self.until("the source's end", |e| e.ended);
         assert!(asked.elapsed() <= within + Duration::from_secs(2), "closed within its limit");
+        self.until_no_client_is_left();
         self
+    }
+
+    /// A client may end later than its source, but it ends.
+    #[track_caller]
+    pub fn until_no_client_is_left(&mut self) {
+        self.until("no client is left", |e| e.hooks.clients.load(Ordering::Relaxed) == 0);
     }
 
     /// Values handed over, as numbers.

@@ -118,3 +118,27 @@ fn without_commit_every_each_settle_is_committed_by_itself() {
     assert_eq!(place.committed()[&0], 20);
     engine.close();
 }
+
+#[test]
+fn settles_that_wait_for_the_interval_do_not_wake_the_thread_one_by_one() {
+    let place = Place::new("quiet", 1);
+    place.produce(1, 0, 1000);
+    let mut engine = Engine::start(place.options().with_commit_every(std::time::Duration::from_secs(3600)));
+    engine.ack = false;
+    engine.until("all", |e| e.got.len() == 1000);
+    let polls = |e: &Engine| e.hooks.polls.load(std::sync::atomic::Ordering::Relaxed);
+    let (before, started) = (polls(&engine), std::time::Instant::now());
+    for n in 0..500 {
+        engine.settle(&engine.got[n..=n]);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    // It looks a hundred times a second; on a slow machine the settles take longer, and so may it.
+    let looks = started.elapsed().as_millis() / 10 + 50;
+    let more = polls(&engine) - before;
+    assert!(u128::from(more) <= looks * 2, "polled {more} times for 500 settles, looks {looks}");
+    // What does not wait is heard all the same.
+    engine.send(Command::Hold(engine.got[0].lane));
+    engine.until("committed by the hold", |e| e.settled_as(Settled::Done) == 500);
+    engine.close();
+    assert_eq!(place.committed()[&0], 500);
+}

@@ -1,5 +1,4 @@
-//! The Kafka source while brokers, topics and clients fail. A program of its own: a client library that met
-//! a fatal error may keep a core busy until the process ends, which must not slow the other tests.
+//! The Kafka source while brokers, topics and clients fail.
 #![cfg(feature = "kafka")]
 #![allow(
     clippy::unwrap_used,
@@ -14,4 +13,5 @@
 mod commit_errors;
 #[path = "../kafka/common.rs"]
 mod common;
+mod ends;
 mod faults;
