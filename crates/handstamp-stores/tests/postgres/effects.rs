@@ -13,6 +13,7 @@ use std::time::Duration;
 
 on_each_server!(
     values_arrive_exactly,
+    what_a_column_makes_of_an_exact_value_is_the_columns_own,
     a_batch_is_applied_in_order,
     the_culprit_and_its_class_are_named,
     a_batch_is_one_pipeline,
@@ -114,6 +115,53 @@ async fn values_arrive_exactly(database: TestDatabase) {
         assert_eq!(kept, [Some((*expected).to_owned()), None], "{type_} {token}");
     }
     built_in_values_arrive(&database, &store, &key).await;
+}
+
+/// The value that is sent is exact; a column with a size may still make another of it, as it does for every
+/// client. A CHECK sees the value before a `numeric` without a scale has lost anything.
+async fn what_a_column_makes_of_an_exact_value_is_the_columns_own(database: TestDatabase) {
+    let (store, key) = database.wallet().await;
+    let admin = database.admin().await;
+    let cells: &[(&str, &str, Result<&str, &str>)] = &[
+        ("numeric(10,2)", "0.005", Ok("0.01")),
+        ("numeric(10,2)", "-1.2349", Ok("-1.23")),
+        ("numeric(4,2)", "123.4", Err("22003")),
+        ("numeric", "0.005", Ok("0.005")),
+        ("numeric CHECK (scale(v) <= 2)", "0.005", Err("23514")),
+        ("numeric CHECK (scale(v) <= 2)", "0.05", Ok("0.05")),
+        ("timestamptz(0)", "\"2024-02-29T00:00:00.6Z\"", Ok("2024-02-29 00:00:01+00")),
+        ("varchar(3)", "\"abc  \"", Ok("abc")),
+        ("varchar(3)", "\"abcd\"", Err("22001")),
+        ("jsonb", "{\"b\": 1e2, \"a\": 1, \"a\": 2}", Ok("{\"a\": 2, \"b\": 100}")),
+        ("json", "{\"b\": 1e2, \"a\": 1, \"a\": 2}", Ok("{\"b\": 1e2, \"a\": 1, \"a\": 2}")),
+    ];
+    admin.batch_execute("SET timezone = 'UTC'").await.unwrap();
+    for (at, (type_, token, expected)) in cells.iter().enumerate() {
+        let table = format!("CREATE TABLE c{at} (v {type_}); GRANT INSERT ON c{at} TO {}", database.role);
+        admin.batch_execute(&table).await.unwrap();
+        let effects = effects(&[&format!("INSERT INTO c{at} VALUES (:v)")]);
+        let batch = [message(at, &format!("{{\"v\": {token}}}"))];
+        let (mut tx, _) = store.begin(&key, &[request(&format!("m{at}"), None)]).await.unwrap();
+        let applied = effects.handle_batch(&mut tx, &batch).await;
+        match expected {
+            Ok(kept) => {
+                applied.unwrap_or_else(|e| panic!("{type_} {token}: {e:?}"));
+                store.commit(tx).await.unwrap();
+                let row = admin.query_one(&format!("SELECT v::text FROM c{at}"), &[]).await.unwrap();
+                assert_eq!(row.get::<_, String>(0), *kept, "{type_} {token}");
+            }
+            Err(code) => {
+                let failed = applied.expect_err(type_);
+                let fault = store.classify(&tx, failed.error.source.as_ref()).unwrap();
+                assert_eq!(
+                    (fault.kind, fault.code.as_deref()),
+                    (StoreErrorKind::Statement, Some(*code)),
+                    "{type_} {token}"
+                );
+                store.rollback(tx).await.unwrap();
+            }
+        }
+    }
 }
 
 async fn built_in_values_arrive(database: &TestDatabase, store: &PostgresStore, key: &ConsumerKey) {
