@@ -99,6 +99,32 @@ pub enum Event {
         /// The point.
         point: String,
     },
+    /// A subject stalls on a message, the first time it is handled.
+    Stalled {
+        /// Which process.
+        child: u32,
+        /// The message.
+        id: String,
+    },
+    /// A stalled subject goes on, whatever became of its partitions.
+    Woke {
+        /// Which process.
+        child: u32,
+        /// The message.
+        id: String,
+    },
+    /// A subject waited for another's transaction before it could decide about a message.
+    HeldUp {
+        /// Which process.
+        child: u32,
+        /// For so long.
+        ms: u64,
+    },
+    /// Results of an old assignment were dropped instead of committed.
+    LateResultsDropped {
+        /// Which process.
+        child: u32,
+    },
     /// The last consumer had settled everything: committed offsets are the end offsets.
     Drained,
     /// Messages a second without kills, measured apart.

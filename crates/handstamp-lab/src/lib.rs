@@ -25,6 +25,7 @@
 //! | `broker` | topic and group of one run, on a real broker or on the mock cluster inside |
 //! | `subjects` | the consumers that are killed |
 //! | `kill` | `lab kill` |
+//! | `zombie` | `lab zombie`: consumers that the group has given up on and that write all the same |
 //! | `throughput`, `storage` | `lab throughput`, `lab storage` |
 //! | `reference` | figures of a published lab, shown beside ours |
 //! | `proxy` | a TCP proxy that does to connections what networks do |
@@ -57,6 +58,8 @@ pub mod supervisor;
 #[cfg(feature = "kafka")]
 pub mod throughput;
 pub mod workload;
+#[cfg(feature = "kafka")]
+pub mod zombie;
 
 pub use cancel::Cancel;
 pub use error::{LabError, LabErrorKind, Result};

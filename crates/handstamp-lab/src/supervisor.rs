@@ -35,15 +35,15 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program, hands it one line on its standard input and every line of its standard output to
-    /// `on_line`.
+    /// Starts a program, hands it one line on its standard input and every line of its standard output and
+    /// its standard error to `on_line`.
     ///
     /// # Errors
     /// The program cannot be started.
     pub fn start(
         command: &mut Command,
         setup: Option<&str>,
-        on_line: impl Fn(&str) + Send + 'static,
+        on_line: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self> {
         let failed = |what: &str, error: std::io::Error| {
             LabError::new(LabErrorKind::Other, format!("a subject cannot be started: {what}")).because(error)
@@ -56,12 +56,15 @@ impl Process {
             .map_err(|error| failed(&command.get_program().to_string_lossy(), error))?;
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let mut process = Self { input: child.stdin.take(), child, tail, readers: Vec::new() };
+        let on_line = Arc::new(on_line);
         if let Some(out) = process.child.stdout.take() {
-            process.read("subject output", out, on_line)?;
+            let on_line = Arc::clone(&on_line);
+            process.read("subject output", out, move |line| on_line(line))?;
         }
         if let Some(errors) = process.child.stderr.take() {
             let tail = Arc::clone(&process.tail);
             process.read("subject log", errors, move |line| {
+                on_line(line);
                 let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
                 if tail.len() == TAIL_LINES {
                     tail.pop_front();

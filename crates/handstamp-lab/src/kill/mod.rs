@@ -16,7 +16,7 @@ mod run;
 mod settings;
 
 pub use outcome::{Conclusion, Outcome, RowOutcome, RunOutcome, Spread, recompute};
-pub(crate) use run::throughput_run;
+pub(crate) use run::{Child, Run, throughput_run};
 pub use run::{Launch, Surroundings, Tick};
 pub use settings::{Profile, Row, RowKind, SETTINGS_FILE, Settings};
 

@@ -18,8 +18,8 @@ use crate::supervisor::Process;
 use crate::workload::{Plan, SentLog};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often the ledger is asked for progress.
@@ -73,23 +73,51 @@ pub enum Tick {
 }
 
 /// A run while it goes on.
-struct Run<'a> {
+pub(crate) struct Run<'a> {
     around: &'a Surroundings<'a>,
-    row: Row,
-    plan: Plan,
-    topic: Topic,
-    ledger: Ledger,
-    history: History,
+    name: String,
+    /// What is sent.
+    pub(crate) plan: Plan,
+    /// Where it is sent.
+    pub(crate) topic: Topic,
+    /// What it did.
+    pub(crate) ledger: Ledger,
+    /// What happens.
+    pub(crate) history: History,
     children: u32,
-    batch_max: usize,
-    commit_every_ms: u64,
+    /// What every consumer is told.
+    pub(crate) setup: Setup,
 }
 
 /// A consumer process with what it said.
-struct Child {
-    number: u32,
-    process: Process,
-    held: Arc<AtomicBool>,
+pub(crate) struct Child {
+    /// Which process of the run, from 0.
+    pub(crate) number: u32,
+    /// The process.
+    pub(crate) process: Process,
+    heard: Arc<Heard>,
+}
+
+/// What a consumer said, as far as the supervisor acts on it.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    held: AtomicBool,
+    /// Messages it stalls on, until they are taken.
+    stalled: Mutex<Vec<String>>,
+    /// How many stalls it has not woken from.
+    asleep: AtomicI64,
+}
+
+impl Child {
+    /// The messages it began to stall on since the last question.
+    pub(crate) fn take_stalled(&self) -> Vec<String> {
+        std::mem::take(&mut *self.heard.stalled.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether it stalls now.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.heard.asleep.load(Ordering::SeqCst) > 0
+    }
 }
 
 /// A name that no other run of any lab has, nor this one when it is resumed: for topics, groups, schemas
@@ -158,7 +186,7 @@ pub(crate) fn throughput_run(
     let plan = Plan { messages: settings.throughput_messages, ..settings.plan(run, row.kind) };
     let scratch = Scratch(around.folder.join(format!("throughput-{subject}.tmp")));
     let mut run_now = Run::open(&around, row, run, plan, History::create(&scratch.0)?)?;
-    (run_now.batch_max, run_now.commit_every_ms) = (batch_max, 0);
+    (run_now.setup.batch_max, run_now.setup.commit_every_ms) = (batch_max, 0);
     let sent = Scratch(around.folder.join(format!("throughput-{subject}.sent.tmp")));
     run_now.topic.fill(&run_now.plan, &mut SentLog::create(&sent.0)?, around.cancel)?;
     let mut child = run_now.start(None)?;
@@ -189,43 +217,48 @@ impl Drop for Scratch {
 }
 
 impl<'a> Run<'a> {
-    fn open(around: &'a Surroundings<'a>, row: Row, run: u32, plan: Plan, history: History) -> Result<Self> {
-        let name = unique(&around.settings.id, row, run);
-        let topic = around.broker.create_topic(&name, around.settings.partitions)?;
+    /// Makes topic and ledger; both are gone when this is dropped.
+    pub(crate) fn open(
+        around: &'a Surroundings<'a>,
+        row: Row,
+        run: u32,
+        plan: Plan,
+        history: History,
+    ) -> Result<Self> {
+        let settings = around.settings;
+        let name = unique(&settings.id, row, run);
+        let topic = around.broker.create_topic(&name, settings.partitions)?;
         let ledger = Ledger::create(around.place, &name, plan.accounts)?;
-        let batch_max = row.subject.batch_max();
-        // The runtime's default.
-        let commit_every_ms = 200;
-        Ok(Self { around, row, plan, topic, ledger, history, children: 0, batch_max, commit_every_ms })
+        let setup = Setup {
+            subject: row.subject,
+            brokers: around.broker.bootstrap().to_owned(),
+            topic: topic.name.clone(),
+            group: topic.group.clone(),
+            database: ledger.database(),
+            work_ms: settings.work_ms,
+            session_timeout_ms: settings.session_timeout_ms,
+            folder: around.folder.to_owned(),
+            batch_max: row.subject.batch_max(),
+            // The runtime's default.
+            commit_every_ms: 200,
+            max_poll_interval_ms: None,
+            stall: None,
+            hold_at_nth: None,
+        };
+        Ok(Self { around, name: row.name(), plan, topic, ledger, history, children: 0, setup })
     }
 
     /// How long all messages may take at worst.
-    fn limit(&self) -> Duration {
+    pub(crate) fn limit(&self) -> Duration {
         let messages = u32::try_from(self.plan.messages + self.plan.resends).unwrap_or(u32::MAX);
-        let each = Duration::from_millis(self.around.settings.work_ms) + PER_MESSAGE_MAX;
-        each * messages + FIRST_EFFECT_MAX + Duration::from_millis(self.around.settings.session_timeout_ms)
+        let each = Duration::from_millis(self.setup.work_ms) + PER_MESSAGE_MAX;
+        each * messages + FIRST_EFFECT_MAX + Duration::from_millis(self.setup.session_timeout_ms)
     }
 
-    fn setup(&self, hold_at_nth: Option<u64>) -> Setup {
-        let settings = self.around.settings;
-        Setup {
-            subject: self.row.subject,
-            brokers: self.around.broker.bootstrap().to_owned(),
-            topic: self.topic.name.clone(),
-            group: self.topic.group.clone(),
-            database: self.ledger.database(),
-            work_ms: settings.work_ms,
-            session_timeout_ms: settings.session_timeout_ms,
-            folder: self.around.folder.to_owned(),
-            batch_max: self.batch_max,
-            commit_every_ms: self.commit_every_ms,
-            hold_at_nth,
-        }
-    }
-
-    fn start(&mut self, hold_at_nth: Option<u64>) -> Result<Child> {
+    /// Starts a consumer.
+    pub(crate) fn start(&mut self, hold_at_nth: Option<u64>) -> Result<Child> {
         let launch = self.around.launch;
-        let setup = self.setup(hold_at_nth);
+        let setup = Setup { hold_at_nth, ..self.setup.clone() };
         let mut command = Command::new(&launch.program);
         let line = match setup.subject {
             Subject::HandstampProgram | Subject::HandstampProgram50 => {
@@ -242,16 +275,19 @@ impl<'a> Run<'a> {
         };
         let number = self.children;
         self.children += 1;
-        let held = Arc::new(AtomicBool::new(false));
-        let listener = listen(number, self.history.clone(), Arc::clone(&held));
+        let heard = Arc::new(Heard::default());
+        let listener = listen(number, self.history.clone(), Arc::clone(&heard));
         let process = Process::start(&mut command, line.as_deref(), listener)?;
         self.history.note(Event::Started { child: number, pid: process.pid() });
-        Ok(Child { number, process, held })
+        Ok(Child { number, process, heard })
     }
 
     /// One look at a consumer that should be running.
-    fn watch(&self, child: &mut Child, until: Instant, what: &str) -> Result<()> {
-        let subject = self.row.name();
+    ///
+    /// # Errors
+    /// It ended by itself, or took too long.
+    pub(crate) fn watch(&self, child: &mut Child, until: Instant, what: &str) -> Result<()> {
+        let subject = &self.name;
         let failed = |what: String, log: &str| {
             let log = if log.is_empty() { "it logged nothing" } else { log };
             Err(LabError::new(LabErrorKind::Subject, format!("{subject}: {what}; its last lines:\n{log}")))
@@ -304,11 +340,11 @@ impl<'a> Run<'a> {
     fn kill_held(&mut self, nth: u64) -> Result<()> {
         let until = Instant::now() + self.limit();
         let mut child = self.start(Some(nth))?;
-        while !child.held.load(Ordering::SeqCst) {
+        while !child.heard.held.load(Ordering::SeqCst) {
             self.watch(&mut child, until, "come to its point")?;
             self.around.cancel.sleep(LOOK_EVERY)?;
         }
-        self.kill(child, self.row.subject.point())
+        self.kill(child, self.setup.subject.point())
     }
 
     /// Starts the last consumer and waits until the group has committed everything.
@@ -336,19 +372,45 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Turns what a subject says into events.
-fn listen(child: u32, history: History, held: Arc<AtomicBool>) -> impl Fn(&str) + Send + 'static {
+/// Turns what a subject says, and what it logs, into events.
+fn listen(child: u32, history: History, heard: Arc<Heard>) -> impl Fn(&str) + Send + Sync + 'static {
     move |line| {
-        let Ok(said) = serde_json::from_str::<Said>(line) else { return };
+        let Ok(said) = serde_json::from_str::<Said>(line) else {
+            if let Some(event) = logged(child, line) {
+                history.note(event);
+            }
+            return;
+        };
         history.note(match said {
             Said::Assigned(partitions) => Event::Assigned { child, partitions },
             Said::Evicted => Event::Evicted { child },
             Said::DuplicateSkipped(id) => Event::DuplicateSkipped { child, id },
             Said::CommitRefused(reason) => Event::CommitRefused { child, reason },
+            Said::HeldUp(ms) => Event::HeldUp { child, ms },
             Said::Held(point) => {
-                held.store(true, Ordering::SeqCst);
+                heard.held.store(true, Ordering::SeqCst);
                 Event::Held { child, point }
             }
+            Said::Stalled(id) => {
+                heard.asleep.fetch_add(1, Ordering::SeqCst);
+                heard.stalled.lock().unwrap_or_else(PoisonError::into_inner).push(id.clone());
+                Event::Stalled { child, id }
+            }
+            Said::Woke(id) => {
+                heard.asleep.fetch_sub(1, Ordering::SeqCst);
+                Event::Woke { child, id }
+            }
         });
+    }
+}
+
+/// What the runtime's log says of lost partitions: evidence, as everything a subject says.
+fn logged(child: u32, line: &str) -> Option<Event> {
+    if line.contains("lost without notice") {
+        Some(Event::Evicted { child })
+    } else if line.contains("dropped results of an old assignment") {
+        Some(Event::LateResultsDropped { child })
+    } else {
+        None
     }
 }

@@ -2,7 +2,7 @@
 //! applied again.
 
 use super::db::{Db, apply};
-use super::{Res, Setup, client};
+use super::{Res, Setup, client, stall};
 use std::time::Duration;
 
 pub(super) fn run(setup: &Setup) -> Res<()> {
@@ -15,6 +15,7 @@ pub(super) fn run(setup: &Setup) -> Res<()> {
         let Some(message) = client::poll(&consumer, Duration::from_secs(1)) else { continue };
         let credit = client::credit(&message)?;
         setup.work();
+        stall::pass(setup, &credit.id)?;
         db.begin()?;
         apply(&mut db, &credit)?;
         db.commit()?;

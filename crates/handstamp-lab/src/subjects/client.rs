@@ -3,6 +3,7 @@
 use super::{Res, Said, Setup, say};
 use crate::workload::Credit;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use std::time::Duration;
@@ -17,6 +18,9 @@ pub(super) fn config(setup: &Setup) -> ClientConfig {
         .set("heartbeat.interval.ms", (setup.session_timeout_ms / 3).to_string())
         .set("auto.offset.reset", "earliest")
         .set("log_level", "4");
+    if let Some(ms) = setup.max_poll_interval_ms {
+        config.set("max.poll.interval.ms", ms.to_string());
+    }
     config
 }
 
@@ -31,6 +35,10 @@ pub(super) fn subscribe(config: &ClientConfig, setup: &Setup) -> Res<BaseConsume
 pub(super) fn poll(consumer: &BaseConsumer, wait: Duration) -> Option<BorrowedMessage<'_>> {
     match consumer.poll(wait)? {
         Ok(message) => Some(message),
+        Err(KafkaError::MessageConsumption(RDKafkaErrorCode::PollExceeded)) => {
+            say(&Said::Evicted);
+            None
+        }
         Err(error) => {
             tracing::debug!(%error, "poll");
             None

@@ -37,6 +37,7 @@ mod look_up_first;
 #[cfg(feature = "kafka")]
 mod offset_first;
 pub mod program;
+pub(crate) mod stall;
 
 use crate::error::{LabError, Result};
 use crate::ledger::Database;
@@ -201,8 +202,35 @@ pub struct Setup {
     pub batch_max: usize,
     /// How far offsets may follow the database, in milliseconds (the runtime only).
     pub commit_every_ms: u64,
+    /// `max.poll.interval.ms`; `None`: the client library's own.
+    pub max_poll_interval_ms: Option<u64>,
+    /// Messages to stall on; `None`: none.
+    pub stall: Option<Stall>,
     /// Wait to be killed at the subject's named point, the n-th time it comes by (from 1).
     pub hold_at_nth: Option<u64>,
+}
+
+/// Which messages a subject stalls on, the first time anybody handles them, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stall {
+    /// The messages' ids.
+    pub ids: Vec<String>,
+    /// For how long.
+    pub ms: u64,
+    /// How.
+    pub how: Stalling,
+}
+
+/// How a subject stalls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stalling {
+    /// The handler takes so long; whatever polls goes on polling, where it is not the handler's own loop.
+    Handler,
+    /// The handler takes so long, and the runtime does not poll either (a switch for the lab).
+    NotPolling,
+    /// The process is frozen by SIGSTOP in the handler, longer than its session lasts.
+    Frozen,
 }
 
 impl Setup {
@@ -226,6 +254,12 @@ pub enum Said {
     CommitRefused(String),
     /// It waits at its named point.
     Held(String),
+    /// It stalls on a message now.
+    Stalled(String),
+    /// It goes on after a stall.
+    Woke(String),
+    /// It waited so many milliseconds for another's transaction.
+    HeldUp(u64),
 }
 
 /// Says something to the supervisor. One that is gone does not listen, and ends us by our standard input.

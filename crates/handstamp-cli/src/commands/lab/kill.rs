@@ -78,7 +78,7 @@ pub(crate) enum ProfileName {
     Long,
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+pub(super) fn time(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text)
         .map_err(|_| "write a time with its unit, such as 10ms or 6s".to_owned())?;
     if time > Duration::from_secs(3600) { Err("at most 1h".to_owned()) } else { Ok(time) }
@@ -110,7 +110,7 @@ pub(crate) fn no_kafka() -> CliError {
 }
 
 #[cfg(feature = "kafka")]
-pub(crate) use with_kafka::{broker, kill, launch, make_folder, place, verify};
+pub(crate) use with_kafka::{broker, exit, keep, kill, launch, make_folder, place, verify};
 
 #[cfg(feature = "kafka")]
 mod with_kafka {
@@ -136,7 +136,7 @@ mod with_kafka {
     /// Why it could not go on; a verdict is an exit code.
     pub(crate) fn kill(args: &KillArgs) -> Result<Exit, CliError> {
         if let Some(at) = &args.at {
-            return at_point(at);
+            return at_point(args, at);
         }
         let cancel = cancel_on_signal()?;
         let folder = match (&args.resume, &args.out) {
@@ -174,20 +174,37 @@ mod with_kafka {
     /// # Errors
     /// The folder holds no run, or a file of it cannot be read.
     pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, CliError> {
+        #[cfg(feature = "postgres")]
+        if args.folder.join(handstamp_lab::zombie::Stalls::FILE).exists() {
+            let outcome = handstamp_lab::zombie::recompute(&args.folder).map_err(failed)?;
+            return crate::commands::lab::zombie::print(&outcome, &args.folder, args.json);
+        }
         let outcome = kill::recompute(&args.folder).map_err(failed)?;
         print(&outcome, &args.folder, args.json)
     }
 
     #[cfg(not(feature = "crash-points"))]
-    fn at_point(_: &str) -> Result<Exit, CliError> {
+    fn at_point(_: &KillArgs, _: &str) -> Result<Exit, CliError> {
         Err(crate::commands::lab::matrix::no_crash_points())
     }
 
-    /// One point is one row of the matrix.
+    /// The program alone has crash points: one cell of the matrix, killed there again and again.
     #[cfg(feature = "crash-points")]
-    fn at_point(at: &str) -> Result<Exit, CliError> {
-        Err(CliError::usage("--at: a named point is hit by the matrix")
-            .hint(format!("run `handstamp lab matrix --at {at}`")))
+    fn at_point(args: &KillArgs, at: &str) -> Result<Exit, CliError> {
+        use crate::commands::lab::matrix::{MatrixArgs, matrix};
+        let store = if args.database.is_some() { "postgres" } else { "sqlite" };
+        matrix(&MatrixArgs {
+            brokers: args.brokers.clone(),
+            database: args.database.clone(),
+            at: vec![at.to_owned()],
+            source: Some("kafka".to_owned()),
+            store: Some(store.to_owned()),
+            kills: args.kills.unwrap_or(5),
+            side_by_side: 1,
+            session_timeout: args.session_timeout,
+            seed: args.seed.unwrap_or(1),
+            json: args.json,
+        })
     }
 
     fn resumable(error: LabError, folder: &Path) -> CliError {
@@ -291,26 +308,43 @@ mod with_kafka {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         Ok(Launch {
             program,
-            subject: words(&["--log", "warn", "lab", "subject"]),
+            subject: words(&["--log", "info", "lab", "subject"]),
             pipeline: words(&["--log", "warn", "run"]),
         })
     }
 
     fn print(outcome: &Outcome, folder: &Path, json: bool) -> Result<Exit, CliError> {
-        let object = serde_json::to_value(outcome)
-            .map_err(|error| CliError::new(Exit::Unexpected, format!("the outcome is no JSON: {error}")))?;
-        let path = folder.join(OUTCOME_FILE);
-        std::fs::write(&path, format!("{object:#}\n"))
-            .map_err(|error| CliError::io(Exit::Unexpected, "write", &path, &error))?;
+        let object = keep(outcome, folder)?;
         if json {
             output::print_json(&object)?;
         } else {
             output::print(&tables::outcome(outcome))?;
         }
-        Ok(match outcome.conclusion {
+        Ok(exit(&outcome.conclusion))
+    }
+
+    /// Writes an outcome beside its histories and returns it as an object.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn keep(
+        outcome: &impl serde::Serialize,
+        folder: &Path,
+    ) -> Result<serde_json::Value, CliError> {
+        let object = serde_json::to_value(outcome)
+            .map_err(|error| CliError::new(Exit::Unexpected, format!("the outcome is no JSON: {error}")))?;
+        let path = folder.join(OUTCOME_FILE);
+        std::fs::write(&path, format!("{object:#}\n"))
+            .map_err(|error| CliError::io(Exit::Unexpected, "write", &path, &error))?;
+        Ok(object)
+    }
+
+    /// What a conclusion ends the program with.
+    pub(crate) fn exit(conclusion: &Conclusion) -> Exit {
+        match conclusion {
             Conclusion::Kept => Exit::Ok,
             Conclusion::Violated(_) => Exit::CheckFailed,
             Conclusion::Inconclusive(_) => Exit::Inconclusive,
-        })
+        }
     }
 }

@@ -84,6 +84,45 @@ fn conclusion(conclusion: &Conclusion) -> String {
     }
 }
 
+/// What zombies did.
+#[cfg(feature = "postgres")]
+pub(crate) fn zombies(outcome: &handstamp_lab::zombie::Outcome) -> String {
+    let rows = outcome.rows.iter().map(|row| {
+        let mut held: Vec<u64> = row.runs.iter().flat_map(|run| run.held_up_ms.clone()).collect();
+        held.sort_unstable();
+        let held = match (held.get(held.len() / 2), held.last()) {
+            (Some(median), Some(max)) => format!("{median} ms (at most {max})"),
+            _ => String::new(),
+        };
+        let published = reference::ZOMBIE.iter().find(|(name, _)| *name == row.name);
+        vec![
+            row.name.clone(),
+            row.sum(|run| run.stalls).to_string(),
+            row.sum(|run| run.evictions).to_string(),
+            row.sum(|run| run.stalled_doubled).to_string(),
+            row.sum(|run| run.verdict.doubled).to_string(),
+            row.sum(|run| run.verdict.lost).to_string(),
+            row.sum(|run| run.late_refused).to_string(),
+            row.sum(|run| run.skipped).to_string(),
+            held,
+            published.map_or_else(String::new, |(_, doubled)| format!("{doubled} of 50")),
+        ]
+    });
+    let header = [
+        "subject",
+        "stalls",
+        "evictions",
+        "stalled doubled",
+        "doubled",
+        "lost",
+        "late commits refused",
+        "skipped",
+        "new owner held up",
+        "published lab",
+    ];
+    format!("{}\n{}\n", table::plain(&header, rows.collect()), conclusion(&outcome.conclusion))
+}
+
 /// Messages a second, and how that compares with `b` in the same round.
 pub(crate) fn rates(rates: &[Rates]) -> String {
     let base = rates.iter().find(|one| one.contender.subject == Subject::B);

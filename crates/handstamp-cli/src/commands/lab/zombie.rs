@@ -1,0 +1,152 @@
+//! `lab zombie`: thin; what it does is in the lab.
+
+use crate::exit::{CliError, Exit};
+use clap::Args;
+use std::path::PathBuf;
+
+/// `lab zombie`.
+#[derive(Debug, Args)]
+pub(crate) struct ZombieArgs {
+    /// How much is done.
+    #[arg(long, value_enum, default_value = "quick")]
+    pub(crate) profile: super::kill::ProfileName,
+    /// Kafka's bootstrap servers; without them a broker inside this program stands in.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) brokers: Option<String>,
+    /// Connection string of a Postgres database, where the lab makes schemas of its own.
+    #[arg(long, env = "HANDSTAMP_LAB_DATABASE", value_name = "URL", hide_env_values = true)]
+    pub(crate) database: String,
+    /// Messages of each run; one in 500 is stalled on.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(500..=1_000_000))]
+    pub(crate) messages: Option<u64>,
+    /// Runs of each row.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) runs: Option<u32>,
+    /// Consumers in each group.
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub(crate) members: u32,
+    /// Decides which messages are stalled on.
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    pub(crate) seed: u64,
+    /// How many runs go on at the same time.
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) side_by_side: u16,
+    /// A new folder for histories and logs.
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    pub(crate) out: Option<PathBuf>,
+    /// Go on with what an earlier run left undone in its folder, with its settings.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["profile", "messages", "runs", "members", "seed"])]
+    pub(crate) resume: Option<PathBuf>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Refuses: without both clients there are no zombies.
+///
+/// # Errors
+/// Always.
+#[cfg(not(all(feature = "kafka", feature = "postgres")))]
+pub(crate) fn zombie(_: &ZombieArgs) -> Result<Exit, CliError> {
+    Err(CliError::usage("this program was built without Kafka and Postgres clients")
+        .hint("build one that has them: `cargo build --release -p handstamp-cli`"))
+}
+
+/// Lets consumers stall until they are evicted, and prints what that did.
+///
+/// # Errors
+/// Why it could not go on; a verdict is an exit code.
+#[cfg(all(feature = "kafka", feature = "postgres"))]
+pub(crate) fn zombie(args: &ZombieArgs) -> Result<Exit, CliError> {
+    use super::kill::{broker, launch, make_folder, place};
+    use super::{cancel_on_signal, failed, fresh_folder};
+    use crate::output;
+    use handstamp_lab::kill::{Settings, Surroundings};
+    use handstamp_lab::zombie::{self, Stalls};
+
+    let cancel = cancel_on_signal()?;
+    let folder = args.resume.clone().or_else(|| args.out.clone());
+    let folder = make_folder(&folder.unwrap_or_else(|| fresh_folder("zombie")))?;
+    let broker = broker(args.brokers.as_deref())?;
+    let place = place(Some(&args.database), &folder)?;
+    let store = handstamp_lab::ledger::probe(&place).map_err(failed)?;
+    let (settings, stalls) = if args.resume.is_some() {
+        let earlier = zombie::recompute(&folder).map_err(failed)?;
+        (earlier.settings, earlier.stalls)
+    } else {
+        let stalls = Stalls { members: args.members, ..Stalls::default() };
+        (settings(args), stalls)
+    };
+    let settings = Settings { side_by_side: usize::from(args.side_by_side), ..settings };
+    let settings = settings.checked(false).map_err(failed)?;
+    let stalls = stalls.checked(&settings, &place).map_err(failed)?;
+    let launch = launch()?;
+    let around = Surroundings {
+        settings: &settings,
+        broker: &broker,
+        place: &place,
+        folder: &folder,
+        launch: &launch,
+        cancel: &cancel,
+    };
+    output::say(&format!(
+        "{} runs of {} rows; {} consumers, {} messages, one in {} stalls {} ms, max.poll.interval.ms={}\n\
+         on {}; {store}\nhistories: {}",
+        settings.runs,
+        zombie::Row::ALL.len(),
+        stalls.members,
+        settings.messages,
+        stalls.one_in,
+        stalls.ms,
+        stalls.max_poll_interval_ms,
+        broker.describe(),
+        folder.display()
+    ));
+    let line = super::progress::Line::start("runs");
+    let began = std::time::Instant::now();
+    let outcome = zombie::run(&around, &stalls, &|done, all| line.steps(done, all, began.elapsed()));
+    drop(line);
+    let outcome = outcome.map_err(|error| {
+        let again = format!("go on with `handstamp lab zombie --resume {}`", folder.display());
+        failed(error).hint(again)
+    })?;
+    print(&outcome, &folder, args.json)
+}
+
+#[cfg(all(feature = "kafka", feature = "postgres"))]
+fn settings(args: &ZombieArgs) -> handstamp_lab::kill::Settings {
+    use super::kill::ProfileName;
+    use handstamp_lab::kill::{Profile, Settings};
+    let (profile, runs, messages) = match args.profile {
+        ProfileName::Quick => (Profile::Quick, 1, 1000),
+        ProfileName::Source => (Profile::Source, 5, 5000),
+        ProfileName::Long => (Profile::Long, 1000, 5000),
+    };
+    Settings {
+        runs: args.runs.unwrap_or(runs),
+        messages: args.messages.unwrap_or(messages),
+        seed: args.seed,
+        // The stalls are what takes time.
+        work_ms: 1,
+        ..Settings::of(profile)
+    }
+}
+
+/// Prints what a folder of `lab zombie` proves.
+///
+/// # Errors
+/// Standard output or the folder cannot be written.
+#[cfg(all(feature = "kafka", feature = "postgres"))]
+pub(crate) fn print(
+    outcome: &handstamp_lab::zombie::Outcome,
+    folder: &std::path::Path,
+    json: bool,
+) -> Result<Exit, CliError> {
+    let object = super::kill::keep(outcome, folder)?;
+    if json {
+        crate::output::print_json(&object)?;
+    } else {
+        crate::output::print(&super::tables::zombies(outcome))?;
+    }
+    Ok(super::kill::exit(&outcome.conclusion))
+}
