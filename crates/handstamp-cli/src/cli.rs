@@ -42,7 +42,14 @@ pub(crate) enum Command {
   handstamp run wallet.toml --migrate --until-idle 2s --json
   DATABASE_URL=postgres://… handstamp run wallet.toml --fail-fast
 
-Ctrl-C or SIGTERM once: finish what runs, settle, exit 0. A second time: exit 7 at once; what was open is rolled back.")]
+Ctrl-C or SIGTERM once: finish what runs, settle, exit 0. A second time: exit 7 at once; what was open is rolled back.
+
+--until-idle goes by position: the end of every partition was reached and nothing came since. New partitions are \
+looked for four times in that time, unless `topic.metadata.refresh.interval.ms` is set; what is added right before \
+the end is read by the next run.
+
+With --json standard output is one object whatever happens: every counter, `error` (null when all went well), \
+`details`, `hints` and `exit_code`.")]
     Run(RunArgs),
     /// Look for everything that would go wrong, without consuming.
     #[command(after_help = "Examples:
@@ -50,6 +57,7 @@ Ctrl-C or SIGTERM once: finish what runs, settle, exit 0. A second time: exit 7 
   handstamp check wallet.toml --print
 
 Exit 5 when a check fails, 0 with warnings alone, 2 when the file cannot be read or parsed.")]
+Whatever `run` would refuse is found: the store is tried out as `run` does it, in a transaction that is rolled back.
     Check(CheckArgs),
     /// Make or update the tables, then run `[store] setup` once.
     #[command(after_help = "Examples:
@@ -89,7 +97,7 @@ pub(crate) struct RunArgs {
     /// Stop after so many messages.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_messages: Option<u64>,
-    /// Print one JSON object at the end instead of a table.
+    /// Print one JSON object at the end instead of a table, also when the run fails.
     #[arg(long)]
     pub(crate) json: bool,
     /// Exit 3 instead of waiting when the source or the store is away.
@@ -240,9 +248,9 @@ pub(crate) struct PublishArgs {
     /// Which field becomes the record's key; default: none for lines, the account for samples.
     #[arg(long, value_name = "POINTER")]
     pub(crate) key_field: Option<String>,
-    /// Add a header to each message (Kafka); may be given many times.
-    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
-    pub(crate) headers: Vec<(String, String)>,
+    /// Add a header to each message (Kafka), beside the id's own; may be given many times.
+    #[arg(long = "header", value_name = "NAME=VALUE", allow_hyphen_values = true)]
+    pub(crate) headers: Vec<String>,
     /// Publish lines without a readable id too, without the header; they will be dead letters.
     #[arg(long)]
     pub(crate) allow_no_id: bool,
@@ -266,12 +274,6 @@ fn duration(text: &str) -> Result<Duration, String> {
         .map_err(|_| "write a time with its unit, such as 2s or 500ms".to_owned())?;
     // A longer one could not be added to the clock.
     if time > TIME_MAX { Err("at most 365 days".to_owned()) } else { Ok(time) }
-}
-
-fn header(text: &str) -> Result<(String, String), String> {
-    // The text may hold a credential: it is not repeated.
-    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 fn part(text: &str) -> Result<f64, String> {

@@ -2,7 +2,9 @@
 //!
 //! The codes are public: scripts and supervisors may rely on them.
 
+use crate::hints;
 use handstamp_core::{RunError, RunErrorKind, SourceError, SourceErrorKind, StoreError, StoreErrorKind};
+use serde_json::{Value, json};
 use std::fmt;
 
 /// What the program's exit code says.
@@ -69,9 +71,18 @@ pub(crate) struct CliError {
 impl CliError {
     /// An error of a kind.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), more: Vec::new(), causes: Vec::new(), hints: Vec::new() }
+        Self {
+            exit,
+            message: message.into(),
+            more: Vec::new(),
+            causes: Vec::new(),
+            hints: Vec::new(),
+            object: None,
+        }
     }
 
+    /// What `--json` prints beside the error: what was done until then.
+    pub(crate) object: Option<Box<Value>>,
     /// A mistake in the command line or the configuration.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
@@ -91,6 +102,26 @@ impl CliError {
     /// The same with the errors behind it, as far as they add something.
     pub(crate) fn caused_by(mut self, error: Option<&(dyn std::error::Error + 'static)>) -> Self {
         let mut next = error;
+    /// The same with something to do about it, where that is known.
+    fn hinted(self, hint: Option<&str>) -> Self {
+        match hint {
+            Some(hint) => self.hint(hint),
+            None => self,
+        }
+    }
+
+    /// The object that says for programs what went wrong: `nothing` is what the command prints when it has
+    /// done nothing.
+    pub(crate) fn to_json(&self, nothing: &Value) -> Value {
+        let mut object = self.object.as_deref().unwrap_or(nothing).clone();
+        let details: Vec<&String> = self.more.iter().chain(&self.causes).collect();
+        object["error"] = json!(self.message);
+        object["details"] = json!(details);
+        object["hints"] = json!(self.hints);
+        object["exit_code"] = json!(self.exit.code());
+        object
+    }
+
         while let Some(inner) = next
             && self.causes.len() < 16
         {
@@ -114,6 +145,7 @@ impl fmt::Display for CliError {
         write!(f, "error: {}", self.message)?;
         for line in &self.more {
             write!(f, "\nerror: {line}")?;
+            .hinted(hints::for_io(error.kind()))
         }
         for cause in &self.causes {
             write!(f, "\n  because: {cause}")?;
@@ -150,19 +182,17 @@ pub(crate) fn source_exit(kind: SourceErrorKind) -> Exit {
 
 impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
-        let hint = store_hint(error.kind);
-        let converted = Self::new(store_exit(error.kind), error.message.clone())
-            .caused_by(std::error::Error::source(&error));
-        match hint {
-            Some(hint) => converted.hint(hint),
-            None => converted,
-        }
+        Self::new(store_exit(error.kind), error.message.clone())
+            .caused_by(std::error::Error::source(&error))
+            .hinted(hints::for_store(error.kind, &error))
     }
 }
 
 impl From<SourceError> for CliError {
     fn from(error: SourceError) -> Self {
-        Self::new(source_exit(error.kind), error.message.clone()).caused_by(std::error::Error::source(&error))
+        Self::new(source_exit(error.kind), error.message.clone())
+            .caused_by(std::error::Error::source(&error))
+            .hinted(hints::for_chain(&error))
     }
 }
 
@@ -176,29 +206,12 @@ impl From<&RunError> for CliError {
         };
         let converted = Self::new(exit, error.message.clone()).caused_by(std::error::Error::source(error));
         match error.kind {
-            RunErrorKind::Store(kind) => match store_hint(kind) {
-                Some(hint) => converted.hint(hint),
-                None => converted,
-            },
+            RunErrorKind::Store(kind) => converted.hinted(hints::for_store(kind, error)),
+            RunErrorKind::Source(_) => converted.hinted(hints::for_chain(error)),
             RunErrorKind::ShutdownTimeout => converted
                 .hint("the open transaction was rolled back; its messages come again at the next run"),
             _ => converted,
         }
-    }
-}
-
-fn store_hint(kind: StoreErrorKind) -> Option<&'static str> {
-    match kind {
-        StoreErrorKind::NotMigrated => {
-            Some("run `handstamp migrate FILE` (or `handstamp run FILE --migrate`) once")
-        }
-        StoreErrorKind::FingerprintMismatch => Some(
-            "another source under a known name shares its inbox; choose another `name`, or take it over with `run --adopt`",
-        ),
-        StoreErrorKind::SchemaMismatch => Some(
-            "do your own tables exist and have these columns? `[store] setup` names a file that makes them",
-        ),
-        _ => None,
     }
 }
 
@@ -216,10 +229,23 @@ mod tests {
 
     #[test]
     fn an_error_shows_causes_and_hints_once() {
-        let source = StoreError::new(StoreErrorKind::NotMigrated, "schema is missing")
-            .with_source("schema is missing");
+        let source = StoreError::new(StoreErrorKind::SchemaMismatch, "a column is missing")
+            .with_source("a column is missing");
         let shown = CliError::from(source).to_string();
-        assert_eq!(shown.matches("schema is missing").count(), 1, "{shown}");
-        assert!(shown.contains("hint: run `handstamp migrate FILE`"), "{shown}");
+        assert_eq!(shown.matches("a column is missing").count(), 1, "{shown}");
+        assert_eq!(shown.matches("hint: do your own tables exist").count(), 1, "{shown}");
+    }
+
+    #[test]
+    fn an_object_of_an_error_keeps_what_was_done() {
+        let mut error = CliError::new(Exit::Unreachable, "away").hint("start it");
+        let nothing = json!({ "received": 0 });
+        let shown = error.to_json(&nothing);
+        assert_eq!(
+            (&shown["received"], &shown["error"], &shown["exit_code"]),
+            (&json!(0), &json!("away"), &json!(3))
+        );
+        error.object = Some(Box::new(json!({ "received": 7 })));
+        assert_eq!(error.to_json(&nothing)["received"], 7);
     }
 }

@@ -56,7 +56,7 @@ impl Findings {
             what.push_str(": ");
             what.push_str(cause);
         }
-        let todo = error.hints.first().map_or(todo, String::as_str);
+        let todo = if error.hints.is_empty() { todo.to_owned() } else { error.hints.join("; ") };
         self.fail(what, todo);
     }
 
@@ -93,6 +93,8 @@ impl Findings {
             })
             .collect();
         json!({
+            "error": null,
+            "exit_code": self.exit().code(),
             "failed": self.count(Level::Failed),
             "warnings": self.count(Level::Warning),
             "findings": findings,

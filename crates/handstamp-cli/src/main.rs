@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod exit;
 mod findings;
+mod hints;
 mod logging;
 mod output;
 mod publish;
@@ -18,6 +19,7 @@ mod signals;
 use clap::Parser;
 use clap::error::ErrorKind;
 use exit::{CliError, Exit};
+use serde_json::Value;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -29,23 +31,45 @@ fn main() -> ExitCode {
         // What a panic says was not written for an eye that must not see secrets.
         output::say(&format!("panic: {panic}"));
     }));
+    let nothing = commands::nothing(&cli.command);
     let outcome =
         std::panic::catch_unwind(|| logging::start(&cli.log).and_then(|()| commands::dispatch(cli.command)));
-    let error = match outcome {
-        Ok(Ok(exit)) => return ExitCode::from(exit.code()),
-        Ok(Err(error)) => error,
-        Err(_) => CliError::new(Exit::Unexpected, "the program met a mistake of its own; please report it"),
-    };
+    match outcome {
+        Ok(Ok(exit)) => ExitCode::from(exit.code()),
+        Ok(Err(error)) => fail(&error, nothing.as_ref()),
+        Err(_) => {
+            let text = "the program met a mistake of its own; please report it";
+            fail(&CliError::new(Exit::Unexpected, text), nothing.as_ref())
+        }
+    }
+}
+
+/// Says an error, for programs too where `--json` asked for it: `nothing` is then what a command prints that
+/// has done nothing.
+fn fail(error: &CliError, nothing: Option<&Value>) -> ExitCode {
+    if let Some(nothing) = nothing {
+        // The first error is the one to tell.
+        let _ = output::print_json(&error.to_json(nothing));
+    }
     output::say(&error.to_string());
     ExitCode::from(error.exit.code())
 }
 
 /// Prints help where it belongs: asked for, on standard output; as an error, on standard error.
 fn usage(error: &clap::Error) -> ExitCode {
-    // Nothing can be done about an output that is gone.
-    let _ = error.print();
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::from(Exit::Ok.code()),
-        _ => ExitCode::from(Exit::Usage.code()),
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return match output::written(error.print()) {
+            Ok(_) => ExitCode::from(Exit::Ok.code()),
+            Err(error) => fail(&error, None),
+        };
     }
+    let asked: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    if let Some(nothing) = commands::nothing_of(&asked) {
+        let text = error.render().to_string();
+        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        let _ = output::print_json(&CliError::usage(first).to_json(&nothing));
+    }
+    // Nothing can be done about a standard error that is gone.
+    let _ = error.print();
+    ExitCode::from(Exit::Usage.code())
 }

@@ -32,11 +32,14 @@ impl Stop {
 /// The engine itself needs up to this long beyond `shutdown_timeout` to close its source.
 const CLOSING: Duration = Duration::from_secs(6);
 
-/// Starts to listen. A stop may take `shutdown_timeout`.
+/// Starts to listen. A stop may take `shutdown_timeout`; `cut_off` runs before the process is ended at once.
 ///
 /// # Errors
 /// The thread or its runtime could not be made.
-pub(crate) fn listen(shutdown_timeout: Duration) -> Result<Stop, CliError> {
+pub(crate) fn listen(
+    shutdown_timeout: Duration,
+    cut_off: impl FnOnce(&CliError) + Send + 'static,
+) -> Result<Stop, CliError> {
     let (asked, receiver) = watch::channel(false);
     let failed = |what: &str| CliError::new(Exit::Unexpected, format!("cannot listen for signals: {what}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -49,12 +52,17 @@ pub(crate) fn listen(shutdown_timeout: Duration) -> Result<Stop, CliError> {
     };
     std::thread::Builder::new()
         .name("signals".to_owned())
-        .spawn(move || runtime.block_on(serve(signals, &asked, shutdown_timeout)))
+        .spawn(move || runtime.block_on(serve(signals, &asked, shutdown_timeout, cut_off)))
         .map_err(|error| failed(&error.to_string()))?;
     Ok(Stop(receiver))
 }
 
-async fn serve(mut signals: Signals, asked: &watch::Sender<bool>, shutdown_timeout: Duration) {
+async fn serve(
+    mut signals: Signals,
+    asked: &watch::Sender<bool>,
+    shutdown_timeout: Duration,
+    cut_off: impl FnOnce(&CliError),
+) {
     signals.next().await;
     tracing::info!("stopping: finishing what runs (a second signal exits at once)");
     asked.send_replace(true);
@@ -64,7 +72,9 @@ async fn serve(mut signals: Signals, asked: &watch::Sender<bool>, shutdown_timeo
         () = tokio::time::sleep(limit) => "what runs did not end within shutdown_timeout",
     };
     live::clear();
-    tracing::warn!("{why}: what is open is rolled back and its messages come again");
+    let text = format!("{why}: what is open is rolled back and its messages come again");
+    tracing::warn!("{text}");
+    cut_off(&CliError::new(Exit::Unfinished, text));
     std::process::exit(i32::from(Exit::Unfinished.code()));
 }
 

@@ -1,6 +1,7 @@
 //! What the program asks of Kafka: a source, a look at the cluster, something to publish.
 
 use super::NameInStore;
+use super::source::Look;
 use crate::cli::PublishArgs;
 use crate::commands::publish::Plan;
 use crate::config::{Config, KafkaSection};
@@ -16,6 +17,8 @@ use std::time::Duration;
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The id's header where the pipeline does not look into one.
 const ID_HEADER: &str = "event_id";
+/// How often librdkafka looks for new partitions; every 5 minutes unless said.
+const METADATA_EVERY: &str = "topic.metadata.refresh.interval.ms";
 
 fn options(section: &KafkaSection, fail_fast: bool) -> KafkaOptions {
     let topics = section.topics.iter().map(|topic| topic.value.clone());
@@ -27,36 +30,38 @@ fn options(section: &KafkaSection, fail_fast: bool) -> KafkaOptions {
 }
 
 /// The source of a pipeline.
-///
-/// # Errors
-/// An option that is refused.
-pub(crate) fn source(section: &KafkaSection, fail_fast: bool) -> Result<Box<dyn Source>, CliError> {
-    let options = options(section, fail_fast);
-    // Before the store is opened: a mistake in the file must not wait for a database.
-    if let Some(problem) = options.validate().into_iter().find(|problem| problem.severity == Severity::Error)
-    {
-        return Err(CliError::usage(format!("[source] {problem}")));
+pub(crate) fn source(
+    section: &KafkaSection,
+    fail_fast: bool,
+    until_idle: Option<Duration>,
+) -> Box<dyn Source> {
+    let mut options = options(section, fail_fast);
+    let given = section.options.iter().any(|(key, _)| key == METADATA_EVERY);
+    if let Some(idle) = until_idle.filter(|_| !given) {
+        // A topic that grows is noticed before the run calls itself idle, not minutes later.
+        let every = (idle / 4).clamp(Duration::from_millis(100), Duration::from_secs(60));
+        options = options.option(METADATA_EVERY, every.as_millis().to_string());
     }
-    Ok(Box::new(KafkaSource::new(options)))
+    Box::new(KafkaSource::new(options))
 }
 
-/// Brokers, topics, group, dangerous options.
-pub(crate) fn check(section: &KafkaSection, name: &NameInStore, config: &Config, findings: &mut Findings) {
-    let options = options(section, true);
-    let mut refused = false;
-    for problem in options.validate() {
-        let todo = "see the options of librdkafka";
+/// Names and options, without asking the brokers.
+pub(crate) fn look(section: &KafkaSection) -> Look {
+    let mut look = Look::default();
+    for problem in options(section, true).validate() {
         match problem.severity {
-            Severity::Error => {
-                refused = true;
-                findings.fail(format!("source: {problem}"), todo);
+            Severity::Error => look.errors.push(CliError::usage(format!("[source] {problem}"))),
+            Severity::Warning => {
+                look.warnings.push((format!("source: {problem}"), "see the options of librdkafka"));
             }
-            Severity::Warning => findings.warn(format!("source: {problem}"), todo),
         }
     }
-    if refused {
-        return;
-    }
+    look
+}
+
+/// Brokers, topics, group.
+pub(crate) fn check(section: &KafkaSection, name: NameInStore, config: &Config, findings: &mut Findings) {
+    let options = options(section, true);
     let found = match kafka::admin::look(&options, ANSWER_WITHIN) {
         Ok(found) => found,
         Err(error) => {
@@ -99,8 +104,15 @@ pub(crate) async fn publish(
             "the pipeline reads several topics: publish needs one that reads a single one",
         ));
     };
+    look(section).refuse()?;
     let topic = &topic.value;
     let brokers = &section.brokers.value;
+    let header = match &config.identity {
+        Identity::Header(name) => name.clone(),
+        _ => ID_HEADER.to_owned(),
+    };
+    // Before anything is made or asked.
+    let plan = Plan::new(args, Some(config), topic, Some(header))?;
     let options: BTreeMap<String, String> = producer_options(section);
     let found = kafka::admin::topic_partitions(brokers, &options, topic, ANSWER_WITHIN)?;
     if found.is_none() {
@@ -114,12 +126,7 @@ pub(crate) async fn publish(
         kafka::admin::create_topic(brokers, &options, topic, args.partitions, ANSWER_WITHIN).await?;
         output::say(&format!("created topic {topic} with {} partitions", args.partitions));
     }
-    let header = match &config.identity {
-        Identity::Header(name) => name.clone(),
-        _ => ID_HEADER.to_owned(),
-    };
     let sink = KafkaSink::new(brokers, &options)?;
-    let plan = Plan::new(args, Some(config), topic, Some(header))?;
     let published = plan.publish_all(&sink).await?;
     output::say(&format!("{} to {topic}", published.sentence()));
     Ok(Exit::Ok)

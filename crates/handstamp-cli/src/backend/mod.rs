@@ -22,33 +22,38 @@ pub(crate) mod sqlite;
 use crate::config::Config;
 use crate::exit::CliError;
 use crate::findings::Findings;
-use handstamp_core::{BatchHandler, FailureClass, MessageId, Store, StoreError};
-use handstamp_stores::rows::{
-    ConsumerRow, DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow,
-};
+use handstamp_core::{BatchHandler, FailureClass, Fingerprint, MessageId, Store, StoreError};
+use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use std::sync::Arc;
 
 /// What `migrate` did, for a person.
 pub(crate) type Steps = Vec<String>;
 
 /// What a store knows of a consumer's name.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NameInStore {
     /// It could not be asked.
     NotAsked,
     /// Nobody has used the name here.
     New,
     /// It is registered.
-    Known(ConsumerRow),
+    Known,
 }
 
 impl NameInStore {
-    /// From the store's answer; an error was already found by what was asked before.
-    pub(crate) fn from_answer(answer: Result<Option<ConsumerRow>, StoreError>) -> Self {
+    /// From what a rehearsal answers, or adds the finding that it failed.
+    pub(crate) fn from_rehearsal(
+        answer: Result<bool, StoreError>,
+        findings: &mut Findings,
+        todo: &str,
+    ) -> Self {
         match answer {
-            Ok(Some(row)) => Self::Known(row),
-            Ok(None) => Self::New,
-            Err(_) => Self::NotAsked,
+            Ok(true) => Self::Known,
+            Ok(false) => Self::New,
+            Err(error) => {
+                findings.fail_error(&error.into(), todo);
+                Self::NotAsked
+            }
         }
     }
 }
@@ -74,15 +79,21 @@ pub(crate) trait Backend: Sized {
     /// Opens the store and prepares the effects. An error of kind `Unavailable` may be tried again.
     async fn open(&self, config: &Config) -> Result<(Arc<Self::Store>, Self::Effects), StoreError>;
 
-    /// Whether an opened store holds the id in its inbox, or else the dead letter.
+    /// Whether the store holds the id in its inbox, or else the dead letter.
     #[cfg_attr(not(feature = "file"), allow(dead_code, reason = "only a file has a position to ask about"))]
     async fn knows(
         &self,
-        store: &Self::Store,
         config: &Config,
         id: Option<&MessageId>,
         letter: DeadLetterKey,
-    ) -> Result<bool, StoreError>;
+    ) -> Result<bool, StoreError> {
+        if let Some(id) = id
+            && self.inbox_row(config, id).await?.is_some()
+        {
+            return Ok(true);
+        }
+        Ok(self.dead_letter(config, letter).await?.is_some())
+    }
 
     /// What is known of an id.
     async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError>;
@@ -103,9 +114,10 @@ pub(crate) trait Backend: Sized {
         key: DeadLetterKey,
     ) -> Result<Option<DeadLetterRow>, StoreError>;
 
-    /// Connectivity, schema, effects, dangerous settings; writes nothing. Answers what is known of the
-    /// consumer's name.
-    async fn check(&self, config: &Config, findings: &mut Findings) -> NameInStore;
+    /// Connectivity, schema, effects, dangerous settings, and a rehearsal of what a run does with the store;
+    /// nothing that it writes stays. Answers what is known of the consumer's name.
+    async fn check(&self, config: &Config, fingerprint: &Fingerprint, findings: &mut Findings)
+    -> NameInStore;
 }
 
 /// Runs an expression with the backend that `[store] type` names.
@@ -155,7 +167,7 @@ pub(crate) fn setup_file(config: &Config) -> Result<Option<(String, String)>, St
             format!("[store] setup: {}: {what}", path.display()),
         )
     };
-    let bytes = std::fs::read(&path).map_err(|error| failed(error.to_string()))?;
+    let bytes = std::fs::read(&path).map_err(|error| failed(error.to_string()).with_source(error))?;
     let text = String::from_utf8(bytes).map_err(|_| failed("the file is not UTF-8 text".to_owned()))?;
     // The name is recorded in the database: it must not depend on where the program was started.
     let name =

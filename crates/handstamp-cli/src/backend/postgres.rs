@@ -4,12 +4,16 @@ use super::{Backend, NameInStore, Steps, setup_file};
 use crate::config::{Config, PostgresSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
-use handstamp_core::{FailureClass, MessageId, StoreError};
+use handstamp_core::{FailureClass, Fingerprint, MessageId, StoreError, StoreErrorKind};
 use handstamp_stores::postgres::{
     MigrateOptions, PostgresOptions, PostgresStore, SchemaName, ServerFacts, Setup, SqlEffects, show_sql,
 };
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Longer limits do not fit the server's milliseconds, what is added to them included.
+const TIME_MAX: Duration = Duration::from_secs(20 * 24 * 60 * 60);
 
 /// A Postgres database.
 pub(crate) struct Postgres {
@@ -28,6 +32,16 @@ impl Postgres {
     pub(crate) fn new(config: &Config, section: &PostgresSection) -> Result<Self, CliError> {
         let schema = SchemaName::new(&section.schema.value)
             .map_err(|error| CliError::usage(format!("[store] schema: {error}")))?;
+        for (key, time) in [
+            ("[store] lock_timeout", section.lock_timeout),
+            ("[consumer] handler_timeout", config.options.handler_timeout),
+        ] {
+            if time > TIME_MAX {
+                return Err(CliError::usage(format!(
+                    "{key}: at most \"20days\": Postgres takes no longer limit"
+                )));
+            }
+        }
         let open = |key: &str, url: &str| {
             let mut options = PostgresOptions::parse(url)
                 .map_err(|error| CliError::usage(format!("[store] {key}: {error}")))?
@@ -94,21 +108,6 @@ impl Backend for Postgres {
         Ok((Arc::clone(&self.store), effects))
     }
 
-    async fn knows(
-        &self,
-        store: &PostgresStore,
-        config: &Config,
-        id: Option<&MessageId>,
-        letter: DeadLetterKey,
-    ) -> Result<bool, StoreError> {
-        if let Some(id) = id
-            && store.inbox_row(&config.name, id).await?.is_some()
-        {
-            return Ok(true);
-        }
-        Ok(store.dead_letter(&config.name, letter).await?.is_some())
-    }
-
     async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError> {
         self.store.inbox_row(&config.name, id).await
     }
@@ -131,7 +130,12 @@ impl Backend for Postgres {
         self.store.dead_letter(&config.name, key).await
     }
 
-    async fn check(&self, config: &Config, findings: &mut Findings) -> NameInStore {
+    async fn check(
+        &self,
+        config: &Config,
+        fingerprint: &Fingerprint,
+        findings: &mut Findings,
+    ) -> NameInStore {
         let place = self.place();
         let facts = match self.store.facts().await {
             Ok(facts) => facts,
@@ -141,11 +145,28 @@ impl Backend for Postgres {
             }
         };
         judge(&facts, &place, findings);
+        if let Err(error) = setup_file(config) {
+            // `run` alone does not read it.
+            findings.warn(format!("store: migrate would fail: {error}"), "correct `[store] setup`");
+        }
         match effects(config).check(&self.store).await {
             Ok(()) => findings.ok("effects: each fits the tables"),
-            Err(error) => findings.fail_error(&error.into(), "correct the effect or the tables"),
+            Err(error) => {
+                let said = matches!(error.kind, StoreErrorKind::NotMigrated | StoreErrorKind::Unavailable);
+                findings.fail_error(&error.into(), "correct the effect or the tables");
+                if said {
+                    return NameInStore::NotAsked;
+                }
+            }
         }
-        NameInStore::from_answer(self.store.consumer(&config.name).await)
+        if facts.in_recovery {
+            return NameInStore::NotAsked;
+        }
+        let rehearsed = self.store.rehearse(&config.name, fingerprint).await;
+        if rehearsed.is_ok() {
+            findings.ok("store: claims and dead letters can be written");
+        }
+        NameInStore::from_rehearsal(rehearsed, findings, "correct [store], or the rights of its role")
     }
 }
 

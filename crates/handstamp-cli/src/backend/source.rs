@@ -5,29 +5,106 @@ use super::Backend;
 use super::built_without;
 use crate::config::{Config, SourceSection};
 use crate::exit::CliError;
+use crate::findings::Findings;
 use handstamp_core::{Source, StoreError, StoreErrorKind};
 #[cfg(feature = "file")]
 use handstamp_stores::rows::DeadLetterKey;
+use std::time::Duration;
 
-/// The source of a pipeline.
+/// The source of a pipeline; what is wrong with it says [`look`].
 ///
 /// # Errors
-/// The section asks for what cannot be, or for a type that was not built in.
-pub(crate) fn source(config: &Config, fail_fast: bool) -> Result<Box<dyn Source>, CliError> {
+/// A type that was not built in.
+pub(crate) fn source(
+    config: &Config,
+    fail_fast: bool,
+    until_idle: Option<Duration>,
+) -> Result<Box<dyn Source>, CliError> {
+    let _ = (fail_fast, until_idle);
     match &config.source {
         #[cfg(feature = "file")]
         SourceSection::File(section) => {
-            let _ = fail_fast;
             Ok(Box::new(handstamp_sources::file::FileSource::new(file_options(config, section))))
         }
         #[cfg(not(feature = "file"))]
         SourceSection::File(_) => Err(built_without("source", "file")),
         #[cfg(feature = "kafka")]
-        SourceSection::Kafka(section) => super::kafka::source(section, fail_fast),
+        SourceSection::Kafka(section) => Ok(super::kafka::source(section, fail_fast, until_idle)),
         #[cfg(not(feature = "kafka"))]
         SourceSection::Kafka(_) => Err(built_without("source", "kafka")),
     }
 }
+
+/// What can be said of `[source]` without starting it. `run` and `publish` refuse what `check` finds.
+#[derive(Debug, Default)]
+pub(crate) struct Look {
+    /// It is as it should be.
+    pub(crate) ok: Option<String>,
+    /// It may bite later; what to do is said with it.
+    pub(crate) warnings: Vec<(String, &'static str)>,
+    /// It would not work.
+    pub(crate) errors: Vec<CliError>,
+}
+
+impl Look {
+    /// For `run`: all errors as one.
+    ///
+    /// # Errors
+    /// The errors.
+    pub(crate) fn refuse(self) -> Result<(), CliError> {
+        let mut errors = self.errors.into_iter();
+        let Some(mut first) = errors.next() else { return Ok(()) };
+        first.also(&errors.map(|error| error.message).collect::<Vec<_>>());
+        Err(first)
+    }
+
+    /// For `check`: everything. True when a source could start.
+    pub(crate) fn into_findings(self, findings: &mut Findings) -> bool {
+        let starts = self.errors.is_empty();
+        for error in &self.errors {
+            findings.fail_error(error, "correct [source]");
+        }
+        for (what, todo) in self.warnings {
+            findings.warn(what, todo);
+        }
+        if let Some(what) = self.ok {
+            findings.ok(what);
+        }
+        starts
+    }
+}
+
+/// Looks at `[source]`; asks no broker and reads no message.
+pub(crate) fn look(config: &Config) -> Look {
+    match &config.source {
+        #[cfg(feature = "file")]
+        SourceSection::File(section) => {
+            let options = file_options(config, section);
+            match options.look() {
+                Ok(warnings) => Look {
+                    ok: Some(format!("source: {} can be read", options.path.display())),
+                    warnings: warnings
+                        .into_iter()
+                        .map(|what| (format!("source: {what}"), FILE_TODO))
+                        .collect(),
+                    ..Look::default()
+                },
+                Err(error) => Look { errors: vec![error.into()], ..Look::default() },
+            }
+        }
+        #[cfg(not(feature = "file"))]
+        SourceSection::File(_) => Look { errors: vec![built_without("source", "file")], ..Look::default() },
+        #[cfg(feature = "kafka")]
+        SourceSection::Kafka(section) => super::kafka::look(section),
+        #[cfg(not(feature = "kafka"))]
+        SourceSection::Kafka(_) => Look { errors: vec![built_without("source", "kafka")], ..Look::default() },
+    }
+}
+
+/// What to do about a position that is not kept, or not ours alone.
+#[cfg(feature = "file")]
+const FILE_TODO: &str =
+    "let one process at a time read it, and name a folder that it may write as `state_dir`";
 
 /// Discards the position of a file unless the store knows the last lines that were read: it may be from
 /// another database, or from a later state of this one.
@@ -35,16 +112,12 @@ pub(crate) fn source(config: &Config, fail_fast: bool) -> Result<Box<dyn Source>
 /// # Errors
 /// A store that is away may be asked again; whatever else goes wrong ends in reading from the beginning.
 #[cfg(feature = "file")]
-pub(crate) async fn check_position<B: Backend>(
-    backend: &B,
-    store: &B::Store,
-    config: &Config,
-) -> Result<(), StoreError> {
+pub(crate) async fn check_position<B: Backend>(backend: &B, config: &Config) -> Result<(), StoreError> {
     let SourceSection::File(section) = &config.source else { return Ok(()) };
     let options = file_options(config, section);
     let lines = options.last_settled_lines(config.options.message_max_bytes);
     let why = match lines {
-        Ok(lines) => match first_unknown(backend, store, config, lines).await {
+        Ok(lines) => match first_unknown(backend, config, lines).await {
             Ok(None) => return Ok(()),
             Ok(Some(offset)) => {
                 format!("the store does not know the line at byte {offset}, which was read before")
@@ -68,7 +141,6 @@ pub(crate) async fn check_position<B: Backend>(
 #[cfg(feature = "file")]
 async fn first_unknown<B: Backend>(
     backend: &B,
-    store: &B::Store,
     config: &Config,
     lines: Vec<handstamp_sources::file::SettledLine>,
 ) -> Result<Option<i64>, StoreError> {
@@ -80,7 +152,7 @@ async fn first_unknown<B: Backend>(
     }
     for (id, line) in lines {
         let letter = DeadLetterKey(line.dead_letter_key(id.clone()));
-        if !backend.knows(store, config, id.as_ref(), letter).await? {
+        if !backend.knows(config, id.as_ref(), letter).await? {
             return Ok(Some(line.record.origin.offset));
         }
     }
@@ -92,7 +164,7 @@ async fn first_unknown<B: Backend>(
 /// # Errors
 /// None.
 #[cfg(not(feature = "file"))]
-pub(crate) async fn check_position<B: Backend>(_: &B, _: &B::Store, _: &Config) -> Result<(), StoreError> {
+pub(crate) async fn check_position<B: Backend>(_: &B, _: &Config) -> Result<(), StoreError> {
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use super::{Backend, NameInStore, Steps, setup_file};
 use crate::config::{Config, SqliteSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
-use handstamp_core::{FailureClass, MessageId, StoreError, StoreErrorKind};
+use handstamp_core::{FailureClass, Fingerprint, MessageId, StoreError, StoreErrorKind};
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use handstamp_stores::sqlite::{Setup, SqlEffects, SqliteOptions, SqliteStore, show_sql};
 use std::path::PathBuf;
@@ -78,21 +78,6 @@ impl Backend for Sqlite {
         Ok((Arc::new(store), effects))
     }
 
-    async fn knows(
-        &self,
-        store: &SqliteStore,
-        config: &Config,
-        id: Option<&MessageId>,
-        letter: DeadLetterKey,
-    ) -> Result<bool, StoreError> {
-        if let Some(id) = id
-            && store.inbox_get(&config.name, id).await?.is_some()
-        {
-            return Ok(true);
-        }
-        Ok(store.dead_letter(&config.name, &letter).await?.is_some())
-    }
-
     async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError> {
         self.existing(config).await?.inbox_get(&config.name, id).await
     }
@@ -115,31 +100,31 @@ impl Backend for Sqlite {
         self.existing(config).await?.dead_letter(&config.name, &key).await
     }
 
-    async fn check(&self, config: &Config, findings: &mut Findings) -> NameInStore {
+    async fn check(
+        &self,
+        config: &Config,
+        fingerprint: &Fingerprint,
+        findings: &mut Findings,
+    ) -> NameInStore {
         let place = self.place();
-        if let Err(error) = setup_file(config) {
-            findings.fail_error(&error.into(), "paths belong to the folder of the TOML file");
-            return NameInStore::NotAsked;
-        }
-        if !self.path.exists() {
-            findings.ok(format!(
-                "store: {place} does not exist yet; the first run makes it (effects not checked)"
-            ));
-            return NameInStore::New;
-        }
-        let store = match self.existing(config).await {
-            Ok(store) => store,
-            Err(error) => {
-                findings.fail_error(&error.into(), "is this a SQLite file that the program may write?");
-                return NameInStore::NotAsked;
-            }
+        let rehearsed = match self.options(config) {
+            Ok(options) => SqliteStore::rehearse(&options, &effects(config), &config.name, fingerprint).await,
+            Err(error) => Err(error),
         };
-        findings.ok(format!("store: {place} is migrated"));
-        match store.check_effects(&effects(config)).await {
-            Ok(()) => findings.ok("effects: each fits the tables"),
-            Err(error) => findings.fail_error(&error.into(), "correct the effect or the tables"),
+        if rehearsed.is_ok() {
+            let what = if self.path.exists() {
+                "takes claims"
+            } else {
+                "does not exist yet; the first run makes it"
+            };
+            findings.ok(format!("store: {place} {what}"));
+            findings.ok("effects: each fits the tables");
         }
-        NameInStore::from_answer(store.consumer(&config.name).await)
+        NameInStore::from_rehearsal(
+            rehearsed,
+            findings,
+            "correct [store], or the effect or file that is named",
+        )
     }
 }
 

@@ -1,13 +1,13 @@
 //! `check`: everything that would go wrong, found before it does.
 
-use crate::backend::{Backend, NameInStore, with_backend};
+use crate::backend::{Backend, NameInStore, source, with_backend};
 use crate::cli::CheckArgs;
 use crate::config::{self, Config};
 use crate::exit::{CliError, Exit};
 use crate::findings::Findings;
 use crate::output;
 
-/// Checks a pipeline. Nothing is consumed and nothing is written.
+/// Checks a pipeline. Nothing is consumed, and nothing that is written stays.
 ///
 /// # Errors
 /// The file cannot be read or parsed.
@@ -26,8 +26,9 @@ pub(crate) fn check(args: &CheckArgs) -> Result<Exit, CliError> {
         findings.fail_error(&error, "see [store]");
         NameInStore::NotAsked
     });
-    fingerprint(&config, &name, &mut findings);
-    source(&config, &name, &mut findings);
+    if source::look(&config).into_findings(&mut findings) {
+        cluster(&config, name, &mut findings);
+    }
     if args.json {
         output::print_json(&findings.json())?;
     } else {
@@ -37,62 +38,22 @@ pub(crate) fn check(args: &CheckArgs) -> Result<Exit, CliError> {
 }
 
 async fn store(config: &Config, findings: &mut Findings) -> Result<NameInStore, CliError> {
-    with_backend!(config, backend => Ok(backend.check(config, findings).await))
+    // Only what the source is called: what is wrong with it is found beside.
+    let Ok(source) = source::source(config, true, None) else { return Ok(NameInStore::NotAsked) };
+    let fingerprint = source.fingerprint();
+    with_backend!(config, backend => Ok(backend.check(config, &fingerprint, findings).await))
 }
 
-/// `run` refuses a name that is registered for another source.
-fn fingerprint(config: &Config, name: &NameInStore, findings: &mut Findings) {
-    let NameInStore::Known(row) = name else { return };
-    // A source that cannot be made is found below.
-    let Ok(source) = crate::backend::source::source(config, true) else { return };
-    let wanted = source.fingerprint();
-    if let Some(kept) = row.fingerprint.as_ref().filter(|kept| **kept != wanted) {
-        findings.fail(
-            format!(
-                "consumer {} was registered for {kept}, not for {wanted}: they would share an inbox",
-                row.name
-            ),
-            "choose another `name`, or take it over with `handstamp run FILE --adopt`",
-        );
+/// What only the brokers know.
+#[cfg(feature = "kafka")]
+fn cluster(config: &Config, name: NameInStore, findings: &mut Findings) {
+    if let config::SourceSection::Kafka(section) = &config.source {
+        crate::backend::kafka::check(section, name, config, findings);
     }
 }
 
-#[cfg_attr(not(feature = "kafka"), allow(unused_variables, reason = "only a group can know a name"))]
-fn source(config: &Config, name: &NameInStore, findings: &mut Findings) {
-    match &config.source {
-        #[cfg(feature = "file")]
-        config::SourceSection::File(section) => file(config, section, findings),
-        #[cfg(feature = "kafka")]
-        config::SourceSection::Kafka(section) => {
-            crate::backend::kafka::check(section, name, config, findings);
-        }
-        #[cfg(not(all(feature = "kafka", feature = "file")))]
-        _ => {
-            if let Err(error) = crate::backend::source::source(config, true) {
-                findings.fail_error(&error, "see [source]");
-            }
-        }
-    }
-}
-
-#[cfg(feature = "file")]
-fn file(config: &Config, section: &config::FileSection, findings: &mut Findings) {
-    let path = config.resolve(&section.path.value);
-    if path == std::path::Path::new("-") {
-        findings.ok("source: standard input");
-        return;
-    }
-    match std::fs::File::open(&path).and_then(|file| file.metadata()) {
-        Ok(data) if data.is_dir() => {
-            findings.fail(format!("source: {} is a folder", path.display()), "name a file of JSON lines");
-        }
-        Ok(_) => findings.ok(format!("source: {} can be read", path.display())),
-        Err(error) => findings.fail(
-            format!("source: {} cannot be read: {error}", path.display()),
-            "paths belong to the folder of the TOML file",
-        ),
-    }
-}
+#[cfg(not(feature = "kafka"))]
+fn cluster(_: &Config, _: NameInStore, _: &mut Findings) {}
 
 fn effects(config: &Config, findings: &mut Findings) {
     for (index, effect) in config.effects.iter().enumerate() {

@@ -4,7 +4,7 @@ use crate::backend::{Backend, with_backend};
 use crate::cli::{DlqExportArgs, DlqListArgs, DlqShowArgs};
 use crate::config::{self, Config};
 use crate::exit::{CliError, Exit};
-use crate::output::{self, json, table};
+use crate::output::{self, Reader, json, table};
 use handstamp_core::FailureClass;
 use handstamp_core::message_id::shown_text;
 use handstamp_stores::rows::{DeadLetterKey, DeadLetterRow, DeadLetterSummary};
@@ -74,8 +74,10 @@ pub(crate) fn export(args: &DlqExportArgs) -> Result<Exit, CliError> {
             after = Some(last.cursor());
             for letter in &page {
                 // One at a time: a page of bodies could be larger than memory.
-                if let Some(row) = backend.dead_letter(&config, letter.key).await? {
-                    output::print_raw(json::line(&whole(&row)).as_bytes())?;
+                if let Some(row) = backend.dead_letter(&config, letter.key).await?
+                    && output::print_raw(json::line(&whole(&row)).as_bytes())? == Reader::Gone
+                {
+                    return Ok(Exit::Ok);
                 }
             }
         }

@@ -12,6 +12,7 @@ use crate::exit::{CliError, Exit};
 use handstamp_core::Timestamp;
 use std::time::{Duration, UNIX_EPOCH};
 
+use serde_json::{Map, Value};
 /// Runs a command.
 ///
 /// # Errors
@@ -35,6 +36,28 @@ pub(crate) fn dispatch(command: Command) -> Result<Exit, CliError> {
 /// The operating system gave none.
 fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
     tokio::runtime::Builder::new_current_thread()
+/// What `--json` prints of a command that has done nothing; `None` where the command prints no object, or was
+/// not asked for one. The lines of `dlq export` are dead letters and nothing else.
+pub(crate) fn nothing(command: &Command) -> Option<Value> {
+    match command {
+        Command::Run(args) if args.json => Some(run::nothing()),
+        Command::Check(args) if args.json => Some(Value::Object(Map::new())),
+        Command::Inbox(InboxCommand::Get(args)) if args.json => Some(Value::Object(Map::new())),
+        Command::Dlq(DlqCommand::List(args)) if args.json => Some(Value::Object(Map::new())),
+        Command::Dlq(DlqCommand::Show(args)) if args.json => Some(Value::Object(Map::new())),
+        _ => None,
+    }
+}
+
+/// The same for words that could not be parsed.
+pub(crate) fn nothing_of(words: &[String]) -> Option<Value> {
+    let has = |wanted: &str| words.iter().take_while(|word| *word != "--").any(|word| word == wanted);
+    if !has("--json") || has("export") {
+        return None;
+    }
+    Some(if has("run") { run::nothing() } else { Value::Object(Map::new()) })
+}
+
         .enable_all()
         .build()
         .map_err(|error| CliError::new(Exit::Unexpected, format!("no runtime: {error}")))

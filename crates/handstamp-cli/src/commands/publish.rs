@@ -3,13 +3,15 @@
 use crate::cli::{PublishArgs, Sample};
 use crate::config::{self, Config, SourceSection};
 use crate::exit::{CliError, Exit};
-use crate::output::{self, table::grouped};
+#[cfg(feature = "file")]
+use crate::output;
+use crate::output::table::grouped;
 use crate::publish::lines::{LINE_BYTES_MAX, LineRule};
 use crate::publish::sample::Credits;
 use crate::publish::{header, record};
 use bytes::Bytes;
 use handstamp_core::json::Pointer;
-use handstamp_core::{Identity, MessageId, Record, Sink};
+use handstamp_core::{Header, Identity, MessageId, Record, Sink};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -131,7 +133,7 @@ impl<'a> Plan<'a> {
         if id_header.is_none() && !args.headers.is_empty() {
             return Err(CliError::usage("--header: a file of JSON lines has no headers"));
         }
-        let headers = args.headers.iter().map(|(name, value)| header(name, value.as_bytes())).collect();
+        let headers = headers(&args.headers, id_header.as_deref())?;
         let topic = topic.into();
         Ok(Self { args, rule: LineRule { topic, id_header, id, key, headers, allow_no_id } })
     }
@@ -191,6 +193,8 @@ impl<'a> Plan<'a> {
                 return Err(CliError::usage(format!("line {number} is longer than {LINE_BYTES_MAX} bytes")));
             }
             let body = line.strip_suffix(b"\n").unwrap_or(&line);
+            // As a file source reads it: a byte order mark at the beginning is no part of the first line.
+            let body = body.strip_prefix(b"\xEF\xBB\xBF").filter(|_| number == 1).unwrap_or(body);
             let body = body.strip_suffix(b"\r").unwrap_or(body);
             if body.is_empty() {
                 continue;
@@ -237,6 +241,26 @@ impl Chunk {
         }
         Ok(())
     }
+}
+
+/// `NAME=VALUE`. A value may be a credential: no refusal repeats it.
+fn headers(texts: &[String], id_header: Option<&str>) -> Result<Vec<Header>, CliError> {
+    let refused = |number: usize, why: &str| CliError::usage(format!("--header number {number}: {why}"));
+    let mut headers = Vec::with_capacity(texts.len());
+    for (at, text) in texts.iter().enumerate() {
+        let Some((name, value)) = text.split_once('=') else {
+            return Err(refused(at + 1, "there is no = in it; write NAME=VALUE"));
+        };
+        if name.trim().is_empty() {
+            return Err(refused(at + 1, "its name is empty; write NAME=VALUE"));
+        }
+        if id_header == Some(name) {
+            let why = format!("{name} is where the message's id goes; two of them would make it unreadable");
+            return Err(refused(at + 1, &why));
+        }
+        headers.push(header(name, value.as_bytes()));
+    }
+    Ok(headers)
 }
 
 fn within_samples(count: u64) -> Result<(), CliError> {

@@ -7,9 +7,12 @@ use crate::exit::{CliError, Exit};
 use crate::output::{self, json, live::LiveLine, table};
 use crate::signals::{self, Stop};
 use handstamp_core::retry::Backoff;
-use handstamp_core::{Consumer, ConsumerOptions, Counts, Report, RunError, StopReason, StoreError};
+use handstamp_core::{
+    Consumer, ConsumerOptions, Counts, LiveCounts, Report, RunError, StopReason, StoreError,
+};
+use serde_json::Value;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How often a wait is said again.
@@ -21,20 +24,42 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Whatever made it end before its time.
 pub(crate) fn run(args: &RunArgs) -> Result<Exit, CliError> {
     let config = config::load(&args.file)?;
-    let stop = signals::listen(config.options.shutdown_timeout)?;
+    let live = Arc::new(OnceLock::new());
+    let stop = signals::listen(config.options.shutdown_timeout, cut_off(&config, args, Arc::clone(&live)))?;
     let runtime = super::runtime()?;
     let local = tokio::task::LocalSet::new();
-    with_backend!(&config, backend => local.block_on(&runtime, run_with(&backend, &config, args, stop)))
+    with_backend!(&config, backend => local.block_on(&runtime, run_with(&backend, &config, args, &live, stop)))
+}
+
+/// What is printed when the process ends at once, whatever the engine's thread is in.
+fn cut_off(
+    config: &Config,
+    args: &RunArgs,
+    live: Arc<OnceLock<Arc<LiveCounts>>>,
+) -> impl FnOnce(&CliError) + Send + use<> {
+    let (json, name, started) = (args.json, config.name.clone(), Instant::now());
+    move |error| {
+        if json {
+            let counts = live.get().map(|live| live.snapshot()).unwrap_or_default();
+            let report = Report { counts, ..nothing_done(started) };
+            let object = stopped_by_error(Some(name.as_str()), &report);
+            // Nobody is left to hear of it.
+            let _ = output::print_json(&error.to_json(&object));
+        }
+    }
 }
 
 async fn run_with<B: Backend>(
     backend: &B,
     config: &Config,
     args: &RunArgs,
+    counts: &OnceLock<Arc<LiveCounts>>,
     stop: Stop,
 ) -> Result<Exit, CliError> {
     let started = Instant::now();
-    let source = source::source(config, args.fail_fast)?;
+    // Before the store is opened: a mistake in the file must not wait for a database.
+    source::look(config).refuse()?;
+    let source = source::source(config, args.fail_fast, args.until_idle)?;
     let opened = tokio::select! {
         biased;
         () = stop.clone().asked() => {
@@ -50,7 +75,7 @@ async fn run_with<B: Backend>(
         .shared_store(store)
         .batch_handler(effects)
         .options(options(config, args));
-    let live = LiveLine::start(consumer.live_counts());
+    let live = LiveLine::start(Arc::clone(counts.get_or_init(|| consumer.live_counts())));
     let result = Box::pin(consumer.run_local(stop.asked())).await;
     drop(live);
     finish(config, args, result)
@@ -70,7 +95,7 @@ async fn prepare<B: Backend>(
         }
     }
     let opened = patiently(backend, args.fail_fast, || backend.open(config)).await?;
-    let check = || source::check_position(backend, &opened.0, config);
+    let check = || source::check_position(backend, config);
     patiently(backend, args.fail_fast, check).await?;
     Ok(opened)
 }
@@ -101,7 +126,7 @@ async fn patiently<B: Backend, T>(
     }
 }
 
-fn options(config: &Config, args: &RunArgs) -> ConsumerOptions {
+pub(super) fn options(config: &Config, args: &RunArgs) -> ConsumerOptions {
     ConsumerOptions {
         until_idle: args.until_idle,
         messages_max: args.max_messages,
@@ -115,7 +140,7 @@ fn finish(config: &Config, args: &RunArgs, result: Result<Report, RunError>) -> 
     match result {
         Ok(report) => {
             if args.json {
-                output::print_json(&json::report(config.name.as_str(), &report))?;
+                output::print_json(&json::report(Some(config.name.as_str()), &report))?;
             } else {
                 output::print(&table::report(&report))?;
             }
@@ -125,19 +150,29 @@ fn finish(config: &Config, args: &RunArgs, result: Result<Report, RunError>) -> 
             Ok(Exit::Ok)
         }
         Err(error) => {
-            if let Some(report) = &error.report {
-                if args.json {
-                    let mut object = json::report(config.name.as_str(), report);
-                    object["stopped"] = "error".into();
-                    object["error"] = error.message.clone().into();
-                    output::print_json(&object)?;
-                } else {
-                    output::print(&table::report(report))?;
+            let mut failed = CliError::from(&error);
+            match &error.report {
+                Some(report) if args.json => {
+                    let object = stopped_by_error(Some(config.name.as_str()), report);
+                    failed.object = Some(Box::new(object));
                 }
+                Some(report) => output::print(&table::report(report))?,
+                None => {}
             }
-            Err(CliError::from(&error))
+            Err(failed)
         }
     }
+}
+
+/// What `--json` prints of a run that ended before it had received anything.
+pub(crate) fn nothing() -> Value {
+    stopped_by_error(None, &nothing_done(Instant::now()))
+}
+
+fn stopped_by_error(consumer: Option<&str>, report: &Report) -> Value {
+    let mut object = json::report(consumer, report);
+    object["stopped"] = "error".into();
+    object
 }
 
 /// The report of a run that was stopped before the store was there.

@@ -23,9 +23,7 @@ use toml_edit::{Document, Item, TableLike, Value};
 /// # Errors
 /// Every problem with its line, as one usage error.
 pub(crate) fn load(file: &Path) -> Result<Config, CliError> {
-    let bytes = std::fs::read(file).map_err(|error| {
-        CliError::io(Exit::Usage, "read", file, &error).hint("name a pipeline's TOML file")
-    })?;
+    let bytes = std::fs::read(file).map_err(|error| CliError::io(Exit::Usage, "read", file, &error))?;
     let text = String::from_utf8(bytes)
         .map_err(|_| CliError::usage(format!("{}: the file is not UTF-8 text", file.display())))?;
     // A byte order mark is not part of TOML, but editors write it.
@@ -64,6 +62,9 @@ pub(crate) fn parse(file: &Path, text: &str, lookup: Lookup<'_>) -> Result<Confi
     let identity = required_section(&top, "identity").and_then(identity);
     let store = required_section(&top, "store").and_then(store);
     let effects = effects(&top);
+    if let (Some(source), Some(identity)) = (&source, &identity) {
+        refuse_identity_without_place(&top, source, identity);
+    }
     top.finish();
     let problems = reading.into_problems();
     match (name, source, identity, store) {
@@ -83,6 +84,25 @@ fn required_section<'r, 'a>(top: &Section<'r, 'a>, key: &str) -> Option<Section<
         top.problem(1, key, format_args!("the section [{key}] is missing"));
     }
     top.section(key)
+}
+
+/// A line of a file is a value and nothing else: every message would be a dead letter.
+fn refuse_identity_without_place(top: &Section<'_, '_>, source: &SourceSection, identity: &Identity) {
+    let (key, what) = match identity {
+        Identity::Header(_) => ("identity.header", "no headers"),
+        Identity::Key => ("identity.key", "no key"),
+        Identity::Field(_) | Identity::Fields(_) => return,
+    };
+    if matches!(source, SourceSection::File(_)) {
+        let line = top.item("identity").map_or(1, |(_, line)| line);
+        top.problem(
+            line,
+            key,
+            format_args!(
+                "a line of a file has {what}: write `field` or `fields` with JSON pointers into the line"
+            ),
+        );
+    }
 }
 
 fn consumer_name(top: &Section<'_, '_>) -> Option<ConsumerName> {
@@ -145,6 +165,41 @@ fn retry(section: &Section<'_, '_>, policy: &mut RetryPolicy) {
     }
 }
 
+/// A text that means nothing when it is empty, as a variable without a value leaves it.
+fn optional(section: &Section<'_, '_>, key: &str) -> Option<Text> {
+    filled(section, key, section.text(key)?)
+}
+
+/// The same of a key that must be there.
+fn required(section: &Section<'_, '_>, key: &str, example: &str) -> Option<Text> {
+    filled(section, key, section.required_text(key, example)?)
+}
+
+fn filled(section: &Section<'_, '_>, key: &str, text: Text) -> Option<Text> {
+    if text.value.is_empty() {
+        section.problem(
+            text.line,
+            key,
+            "is empty; give it a value, or leave the key out where it is optional",
+        );
+        return None;
+    }
+    Some(text)
+}
+
+/// SQLite has two ways to say something else than a file; neither is meant here.
+fn is_file(section: &Section<'_, '_>, path: &Text) -> bool {
+    let why = match path.value.as_str() {
+        ":memory:" => "a database in memory forgets every id; name a file",
+        uri if uri.starts_with("file:") => {
+            "URIs are not read; write the path of a file, without `file:` and options"
+        }
+        _ => return true,
+    };
+    section.problem(path.line, "path", why);
+    false
+}
+
 fn set<T>(slot: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *slot = value;
@@ -168,15 +223,15 @@ fn source(section: Section<'_, '_>) -> Option<SourceSection> {
 }
 
 fn kafka(section: &Section<'_, '_>) -> Option<KafkaSection> {
-    let brokers = section.required_text("brokers", "\"127.0.0.1:9092\"");
+    let brokers = required(section, "brokers", "\"127.0.0.1:9092\"");
     let topics = match section.has("topics") {
         true => section.texts("topics"),
-        false => section.required_text("topics", "[\"credits\"]").map(|topic| vec![topic]),
+        false => required(section, "topics", "[\"credits\"]").map(|topic| vec![topic]),
     };
     if topics.as_ref().is_some_and(Vec::is_empty) {
         section.problem(section.line, "topics", "names no topic");
     }
-    let group = section.required_text("group", "\"wallet\"");
+    let group = required(section, "group", "\"wallet\"");
     let commit_every = section.duration("commit_every").unwrap_or(defaults::COMMIT_EVERY);
     let revoke_timeout = section.duration("revoke_timeout").unwrap_or(defaults::REVOKE_TIMEOUT);
     let mut options = section.scalars("options");
@@ -197,13 +252,13 @@ fn kafka(section: &Section<'_, '_>) -> Option<KafkaSection> {
 }
 
 fn file(section: &Section<'_, '_>) -> Option<FileSection> {
-    let path = section.required_text("path", "\"credits.jsonl\"");
-    let state_dir = section.text("state_dir");
+    let path = required(section, "path", "\"credits.jsonl\"");
+    let state_dir = optional(section, "state_dir");
     Some(FileSection { path: path?, state_dir })
 }
 
 fn identity(section: Section<'_, '_>) -> Option<Identity> {
-    let header = section.text("header").map(|text| Identity::Header(text.value));
+    let header = optional(&section, "header").map(|text| Identity::Header(text.value));
     let field = section.text("field").and_then(|text| pointer(&section, text.line, "field", &text.value));
     let fields = section.texts("fields").and_then(|texts| {
         texts
@@ -246,8 +301,8 @@ fn store(section: Section<'_, '_>) -> Option<StoreSection> {
     let choices = [("sqlite", StoreType::Sqlite), ("postgres", StoreType::Postgres)];
     let store = match section.one_of("type", &choices)? {
         StoreType::Sqlite => {
-            let path = section.required_text("path", "\"wallet.db\"");
-            let setup = section.text("setup");
+            let path = required(&section, "path", "\"wallet.db\"").filter(|path| is_file(&section, path));
+            let setup = optional(&section, "setup");
             let lock_timeout = section.duration("lock_timeout").unwrap_or(defaults::LOCK_TIMEOUT);
             path.map(|path| StoreSection::Sqlite(SqliteSection { path, setup, lock_timeout }))
         }
@@ -258,14 +313,14 @@ fn store(section: Section<'_, '_>) -> Option<StoreSection> {
 }
 
 fn postgres(section: &Section<'_, '_>) -> Option<PostgresSection> {
-    let mut url = section.required_text("url", "\"${DATABASE_URL}\"");
-    let mut migrate_url = section.text("migrate_url");
+    let mut url = required(section, "url", "\"${DATABASE_URL}\"");
+    let mut migrate_url = optional(section, "migrate_url");
     for text in url.iter_mut().chain(&mut migrate_url) {
         text.keep_secret();
         text.mark_secret();
     }
-    let schema = section.text("schema").unwrap_or_else(|| Text::fixed(defaults::SCHEMA));
-    let setup = section.text("setup");
+    let schema = optional(section, "schema").unwrap_or_else(|| Text::fixed(defaults::SCHEMA));
+    let setup = optional(section, "setup");
     let lock_timeout = section.duration("lock_timeout").unwrap_or(defaults::LOCK_TIMEOUT);
     Some(PostgresSection { url: url?, migrate_url, schema, setup, lock_timeout })
 }
@@ -338,7 +393,7 @@ fn params(section: &Section<'_, '_>) -> BTreeMap<String, ParamSpec> {
 
 fn param(section: Section<'_, '_>, line: usize) -> Option<ParamSpec> {
     let body = section.text("pointer").and_then(|text| pointer(&section, line, "pointer", &text.value));
-    let header = section.text("header");
+    let header = optional(&section, "header");
     let encoding = section.one_of("encoding", &[("base64", Encoding::Base64)]);
     let as_text = section.one_of("as", &[("text", true)]).unwrap_or(false);
     if section.has("pointer") && section.has("header") {
@@ -362,7 +417,6 @@ fn pointer(section: &Section<'_, '_>, line: usize, key: &str, text: &str) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::defaults::KEYS;
 
     fn problems(text: &str) -> Vec<String> {
         let lookup = |_: &str| Err(std::env::VarError::NotPresent);
@@ -370,11 +424,53 @@ mod tests {
         problems.into_iter().map(|problem| problem.message).collect()
     }
 
+    /// Rows of the reference's table of keys: name and default, which is empty where there is none.
+    fn listed() -> Vec<(String, String)> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/config.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let (_, table) = page.split_once("| key | default | meaning |\n|---|---|---|\n").unwrap();
+        let rows = table.lines().take_while(|line| line.starts_with("| `"));
+        rows.map(|row| {
+            let cells: Vec<&str> = row.split(" | ").collect();
+            let [name, default, meaning] = cells[..] else { panic!("no row of three cells: {row}") };
+            assert!(meaning.len() > 8, "{row}");
+            let plain = |cell: &str| cell.trim_start_matches("| ").trim_matches('`').replace('–', "");
+            (plain(name), plain(default))
+        })
+        .collect()
+    }
+
+    /// What the reference calls a default is what is printed of a file that says nothing.
+    #[test]
+    fn the_defaults_of_the_reference_are_those_that_are_in_force() {
+        let kafka = "name = \"w\"\nsource = { type = \"kafka\", brokers = \"b\", topics = [\"t\"], group = \"g\" }\n\
+                     identity = { key = true }\nstore = { type = \"postgres\", url = \"postgres://h\" }\n";
+        let lookup = |_: &str| Err(std::env::VarError::NotPresent);
+        let config = parse(Path::new("p.toml"), &format!("{kafka}{EFFECT}"), &lookup).unwrap();
+        let printed = crate::config::effective(&config);
+        let mut section = String::new();
+        let mut in_force = std::collections::BTreeMap::new();
+        for line in printed.lines() {
+            if let Some((key, value)) = line.split_once(" = ") {
+                in_force.insert(format!("{section}{key}"), value.to_owned());
+            } else if line.starts_with('[') {
+                section = format!("{}.", line.trim_matches(['[', ']']));
+            }
+        }
+        let defaults: Vec<_> = listed().into_iter().filter(|(_, default)| !default.is_empty()).collect();
+        assert!(defaults.len() >= 14, "{defaults:?}");
+        for (key, default) in defaults {
+            // An empty list is not printed.
+            let shown = in_force.get(&key).map_or("[]", String::as_str);
+            assert_eq!(shown, default, "{key}\n{printed}");
+        }
+    }
+
     /// The keys that a section knows are those of the reference, neither more nor less.
     #[test]
     fn every_known_key_is_in_the_reference_and_every_listed_key_is_known() {
         let common = "name = \"w\"\nqqqqqqqqqqqqq = 1\n[consumer]\nqqqqqqqqqqqqq = 1\n[retry]\nqqqqqqqqqqqqq = 1\n\
-                      [identity]\nqqqqqqqqqqqqq = 1\nkey = true\n[[effect]]\nqqqqqqqqqqqqq = 1\nsql = \"SELECT 1\"\n";
+                      [identity]\nqqqqqqqqqqqqq = 1\nfield = \"/id\"\n[[effect]]\nqqqqqqqqqqqqq = 1\nsql = \"SELECT 1\"\n";
         let kafka = "[source]\nqqqqqqqqqqqqq = 1\ntype = \"kafka\"\nbrokers = \"b\"\ntopics = [\"t\"]\ngroup = \"g\"\n\
                      [store]\nqqqqqqqqqqqqq = 1\ntype = \"postgres\"\nurl = \"postgres://h\"\n";
         let file = "[source]\nqqqqqqqqqqqqq = 1\ntype = \"file\"\npath = \"p\"\n[store]\nqqqqqqqqqqqqq = 1\ntype = \"sqlite\"\npath = \"s\"\n";
@@ -392,8 +488,7 @@ mod tests {
         for section in ["consumer", "retry", "source", "identity", "store", "effect"] {
             assert!(known.remove(section), "{section}");
         }
-        let listed = KEYS.iter().map(|key| key.name.to_owned()).collect();
-        assert_eq!(known, listed);
+        assert_eq!(known, listed().into_iter().map(|(name, _)| name).collect());
     }
 
     #[test]
@@ -433,7 +528,8 @@ mod tests {
             ("consumer", "concurrency", "1000000", "9223372036854775807", "1000000"),
             ("retry", "max_attempts", "1000000", "1000001", "1000000"),
         ] {
-            let text = |value: &str| with("key = true", &format!("[{section}]\n{key} = {value}\n{EFFECT}"));
+            let text =
+                |value: &str| with("field = \"/id\"", &format!("[{section}]\n{key} = {value}\n{EFFECT}"));
             let lookup = |_: &str| Err(std::env::VarError::NotPresent);
             assert!(parse(Path::new("p.toml"), &text(largest), &lookup).is_ok(), "{key} = {largest}");
             let (line, message) = problem(&text(more));
@@ -448,7 +544,7 @@ mod tests {
         let (line, message) = problem(&with("key = false", EFFECT));
         assert_eq!(line, 4);
         assert!(message.starts_with("identity.key: must be true"), "{message}");
-        let (line, message) = problem(&with("key = true", &format!("{EFFECT}\nexpect_rows = -1")));
+        let (line, message) = problem(&with("field = \"/id\"", &format!("{EFFECT}\nexpect_rows = -1")));
         assert_eq!(line, 7);
         assert!(message.contains("effect[1].expect_rows: expected a whole number of 0 or more"), "{message}");
         let (line, message) = problem(&with("header = \"${A:-${B}}\"", EFFECT));

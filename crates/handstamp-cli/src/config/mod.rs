@@ -6,7 +6,7 @@
 //! | `env` | `${VAR}` |
 //! | `model` | the checked configuration |
 //! | `load` | sections of the file → model |
-//! | `defaults` | every key with its default and reason |
+//! | `defaults` | defaults that are not the engine's, with their reasons |
 //! | `print` | the effective configuration as TOML |
 
 mod defaults;

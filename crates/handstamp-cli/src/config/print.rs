@@ -237,7 +237,7 @@ mod tests {
             ("postgres://h/db?port=x", "\nurl = \"***\"\n"),
         ] {
             let text = format!(
-                "name = \"w\"\n[source]\ntype = \"file\"\npath = \"-\"\n[identity]\nkey = true\n[store]\n\
+                "name = \"w\"\n[source]\ntype = \"file\"\npath = \"-\"\n[identity]\nfield = \"/id\"\n[store]\n\
                  type = \"postgres\"\nurl = \"{url}\"\n[[effect]]\nsql = \"SELECT 1\"\n"
             );
             let config = super::super::load::parse(Path::new("p.toml"), &text, &lookup).unwrap();

@@ -6,8 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 use handstamp_core::{Report, StopReason};
 use serde_json::{Map, Value, json};
 
-/// The object at the end of a run.
-pub(crate) fn report(consumer: &str, report: &Report) -> Value {
+/// The object at the end of a run; `consumer` is not known before the file was read.
+pub(crate) fn report(consumer: Option<&str>, report: &Report) -> Value {
     let counts = &report.counts;
     let notices: Map<String, Value> =
         report.notices.iter().map(|(notice, count)| (notice.as_str().to_owned(), json!(count))).collect();
@@ -33,6 +33,10 @@ pub(crate) fn report(consumer: &str, report: &Report) -> Value {
         "lag": lag,
         "took_seconds": report.took.as_secs_f64(),
         "stopped": stopped(report.stopped),
+        "error": null,
+        "details": [],
+        "hints": [],
+        "exit_code": 0,
     })
 }
 

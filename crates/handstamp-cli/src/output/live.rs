@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_millis(500);
 const CLEAR: &str = "\r\x1b[2K";
+/// A line that is wider than the terminal is cut there: a second row would not be cleared.
+const NO_WRAP: &str = "\x1b[?7l";
+const WRAP: &str = "\x1b[?7h";
 
 /// What stands in the terminal's last line now.
 static SHOWN: Mutex<Option<String>> = Mutex::new(None);
@@ -19,7 +22,7 @@ pub(crate) fn write_above(text: &str) {
     let mut err = io::stderr().lock();
     // Standard error that is gone cannot be told to anyone.
     let _ = match shown.as_deref() {
-        Some(line) => write!(err, "{CLEAR}{text}{line}"),
+        Some(line) => write!(err, "{CLEAR}{text}{NO_WRAP}{line}{WRAP}"),
         None => write!(err, "{text}"),
     };
     let _ = err.flush();
@@ -78,7 +81,7 @@ impl Drop for LiveLine {
 fn draw(line: &str) {
     let mut shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut err = io::stderr().lock();
-    let _ = write!(err, "{CLEAR}{line}");
+    let _ = write!(err, "{CLEAR}{NO_WRAP}{line}{WRAP}");
     let _ = err.flush();
     *shown = Some(line.to_owned());
 }

@@ -19,7 +19,7 @@ use std::io::{self, Write};
 /// # Errors
 /// Standard output cannot be written. A reader that went away (`| head`) is no error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
-    print_raw(redact::redact(text).as_bytes())
+    print_raw(redact::redact(text).as_bytes()).map(drop)
 }
 
 /// Prints an object on one line; its texts are redacted, so that it stays an object.
@@ -27,20 +27,39 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
 /// # Errors
 /// As [`print`].
 pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), CliError> {
-    print_raw(json::line(&json::redacted(value)).as_bytes())
+    print_raw(json::line(&json::redacted(value)).as_bytes()).map(drop)
+}
+
+/// Whether anybody still reads standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// What was printed is written.
+    Listens,
+    /// It went away, as `head` does: nothing more needs to be printed.
+    Gone,
 }
 
 /// Prints bytes that were asked for as they are.
 ///
 /// # Errors
 /// As [`print`].
-pub(crate) fn print_raw(bytes: &[u8]) -> Result<(), CliError> {
-    let mut out = io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(CliError::new(Exit::Unexpected, format!("cannot write to standard output: {error}")))
+pub(crate) fn print_raw(bytes: &[u8]) -> Result<Reader, CliError> {
+    written(io::stdout().lock().write_all(bytes))
+}
+
+/// Makes sure that what was written to standard output left the program, and judges what came of it.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn written(outcome: io::Result<()>) -> Result<Reader, CliError> {
+    match outcome.and_then(|()| io::stdout().lock().flush()) {
+        Ok(()) => Ok(Reader::Listens),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => {
+            let hint = crate::hints::for_io(error.kind());
+            let failed = CliError::new(Exit::Unexpected, format!("cannot write to standard output: {error}"));
+            Err(hint.into_iter().fold(failed, CliError::hint))
         }
-        _ => Ok(()),
     }
 }
 

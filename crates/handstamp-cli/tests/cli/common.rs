@@ -15,10 +15,23 @@ pub(crate) const HEADER_CANARY: &str = "c4n4ry.h34d3r";
 /// No command of a test runs longer.
 const LIMIT: Duration = Duration::from_secs(90);
 
+/// Runs what is behind it so that the rights of files hold for it, also when the tests run as root.
+const WITHOUT_PRIVILEGES: &str = "\
+import ctypes, os, sys
+try:
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+except AttributeError:
+    pass
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
 /// A folder with pipelines in it.
 pub(crate) struct Place {
     dir: tempfile::TempDir,
     env: Vec<(String, String)>,
+    /// What the program is started by: a Python script and its own words; `None`: nothing.
+    starter: Option<Vec<String>>,
 }
 
 /// What a run left behind.
@@ -31,12 +44,23 @@ pub(crate) struct Done {
 
 impl Place {
     pub(crate) fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), env: Vec::new() }
+        Self { dir: tempfile::tempdir().unwrap(), env: Vec::new(), starter: None }
     }
 
     pub(crate) fn env(mut self, key: &str, value: &str) -> Self {
         self.env.push((key.to_owned(), value.to_owned()));
         self
+    }
+
+    /// From now on the program has no more rights than the files give it.
+    pub(crate) fn without_privileges(&mut self) {
+        self.starter = Some(vec![WITHOUT_PRIVILEGES.to_owned()]);
+    }
+
+    /// From now on the program is started by a Python script, which gets its own words, then the command line.
+    pub(crate) fn started_by(&mut self, script: &str, words: &[&str]) {
+        let words = words.iter().map(|word| (*word).to_owned());
+        self.starter = Some([script.to_owned()].into_iter().chain(words).collect());
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -90,12 +114,25 @@ impl Place {
         self.spawn("off", args, &[], stdout.into()).finish()
     }
 
+    /// Runs with a standard output on which no byte can be written: the disk behind it is full.
+    pub(crate) fn run_full(&self, args: &[&str]) -> Done {
+        self.run_into(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap(), args)
+    }
+
     fn start_with(&self, log: &str, args: &[&str], env: &[(&str, &str)]) -> Running {
         self.spawn(log, args, env, Stdio::piped())
     }
 
     fn spawn(&self, log: &str, args: &[&str], env: &[(&str, &str)], stdout: Stdio) -> Running {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_handstamp"));
+        let program = env!("CARGO_BIN_EXE_handstamp");
+        let mut command = match &self.starter {
+            None => Command::new(program),
+            Some(script) => {
+                let mut python = Command::new("python3");
+                python.arg("-c").args(script).arg(program);
+                python
+            }
+        };
         command.args(args).current_dir(self.dir.path()).env_remove("NO_COLOR");
         command.env("HANDSTAMP_LOG", log).env("CANARY", CANARY).env("COLUMNS", "100");
         command.envs(self.env.iter().map(|(key, value)| (key, value))).envs(env.iter().copied());
@@ -103,7 +140,9 @@ impl Place {
         let mut child = command.spawn().unwrap();
         let stdout = child.stdout.take().map_or_else(|| Pipe::drain(std::io::empty()), Pipe::drain);
         let stderr = Pipe::drain(child.stderr.take().unwrap());
-        Running { child, stdout, stderr, args: args.join(" "), may_show_headers: shows_bodies(args) }
+        let is_terminal = self.starter.as_ref().is_some_and(|starter| starter[0] != WITHOUT_PRIVILEGES);
+        let (args, may_show_headers) = (args.join(" "), shows_bodies(args));
+        Running { child, stdout, stderr, args, may_show_headers, is_terminal }
     }
 }
 
@@ -147,6 +186,7 @@ pub(crate) struct Running {
     stderr: Pipe,
     args: String,
     may_show_headers: bool,
+    is_terminal: bool,
 }
 
 impl Running {
@@ -165,6 +205,11 @@ impl Running {
         assert!(ended && seen(), "`handstamp {}` did not say {words:?}:\n{}", self.args, self.stderr.text());
     }
 
+    /// What standard output has until now.
+    pub(crate) fn printed(&self) -> String {
+        self.stdout.text()
+    }
+
     pub(crate) fn finish(mut self) -> Done {
         let child = &mut self.child;
         if !wait_for(|| child.try_wait().unwrap().is_some()) {
@@ -176,6 +221,9 @@ impl Running {
             assert!(!text.contains(CANARY), "{} shows a secret on {name}:\n{text}", self.args);
             let shown = text.contains(HEADER_CANARY) && !self.may_show_headers;
             assert!(!shown, "{} shows a header's value on {name}:\n{text}", self.args);
+            // Nothing here is a terminal.
+            let control = text.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t'));
+            assert!(control.is_none() || self.is_terminal, "{}: {control:?} on {name}:\n{text}", self.args);
         }
         done
     }

@@ -5,7 +5,7 @@ use crate::common::{CANARY, HEADER_CANARY, Place, root, wait_for};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-fn variable(name: &str) -> String {
+pub(crate) fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run scripts/test"))
 }
 

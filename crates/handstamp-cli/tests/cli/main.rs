@@ -6,9 +6,16 @@
 mod common;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
 mod file_postgres;
+#[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
+mod growth;
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 mod kafka_postgres;
 mod operators;
+mod outputs;
+mod refusals;
+#[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
+mod server_refusals;
 mod signals;
+mod terminal;
 mod usage;
 mod wallet;

@@ -197,3 +197,60 @@ fn another_source_under_a_known_name_is_refused_until_adopted() {
         assert!(refused.stderr.contains("feature `kafka`"), "{}", refused.stderr);
     }
 }
+
+/// A reason says what the message held: what is not printable is escaped once, in the table, as JSON, in the log.
+#[test]
+fn a_reason_escapes_what_is_not_printable_once() {
+    let place = Place::wallet();
+    let escapes = "{\"event_id\": \"nul-\\u0000-1\", \"account_id\": 1, \"amount\": \"a\\u0000b\\u001b[2J\"}\n\
+                   {\"event_id\": \"esc\", \"account_id\": \"a\\u0000\\n\", \"amount\": 1, \"amo\\u0000unt\": 1}\n\
+                   {\"event_id\": [\"a\\u0000\"], \"account_id\": 1, \"amount\": 1}\n\
+                   {\"event_id\": \"two\", \"account_id\": 1, \"amount\": 1, \"amount\": 2}\n";
+    place.write("credits.jsonl", escapes);
+    let run = place.run_at("warn", &["run", "file.toml", "--json"]).exits(0);
+    assert_eq!(run.counts(["dead_lettered"]), [4]);
+    let list = place.run(&["dlq", "list", "file.toml", "--json"]).exits(0).json();
+    let reasons: Vec<&str> = list["dead_letters"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|letter| letter["reason"].as_str().unwrap())
+        .collect();
+    for reason in &reasons {
+        assert!(!reason.contains(r"\\") && !reason.contains(r#"\""#), "{reason}");
+        assert!(run.stderr.contains(reason), "{reason} is not in {}", run.stderr);
+    }
+    assert!(reasons.iter().any(|reason| reason.contains(r"\u{0}")), "{reasons:?}");
+    let table = place.quiet(&["dlq", "list", "file.toml"]).exits(0).stdout;
+    assert!(reasons.iter().all(|reason| table.contains(reason)), "{table}");
+}
+
+/// What the reference says of lines.
+#[test]
+fn empty_lines_are_no_messages_but_keep_their_numbers() {
+    let page = std::fs::read_to_string(crate::common::root().join("docs/reference/config.md")).unwrap();
+    assert!(page.contains("An empty line is no message"), "the reference says nothing of empty lines");
+    let place = Place::wallet();
+    let line = |id: &str| format!("{{\"event_id\": \"{id}\", \"account_id\": 1, \"amount\": 1}}");
+    let (one, two) = (line("one"), line("two"));
+    // Empty, CR alone, CRLF ends, white space, NUL, the last line without its end.
+    let text = format!("\u{feff}\n\r\n{one}\r\n\r\n\n \t\n\0\n{two}\n\r\n\r");
+    place.write("credits.jsonl", &text);
+    let done = place.run(&["run", "file.toml", "--json"]).exits(0);
+    // A line of white space is a message, and no JSON.
+    assert_eq!(done.counts(["received", "applied", "dead_lettered"]), [4, 2, 2]);
+    let list = place.run(&["dlq", "list", "file.toml", "--json"]).exits(0).json();
+    let lines: Vec<u64> = list["dead_letters"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|letter| letter["line"].as_u64().unwrap())
+        .collect();
+    assert_eq!(lines, [6, 7]);
+    assert_eq!(place.run(&["run", "file.toml", "--json"]).exits(0).counts(["received"]), [0]);
+    // What is published from such lines is as many messages.
+    place.write("in.jsonl", &text);
+    let args = ["publish", "--out", "out.jsonl", "--input", "in.jsonl", "--allow-no-id"];
+    let said = place.quiet(&args).exits(0).stderr;
+    assert!(said.starts_with("published 4 messages"), "{said}");
+}

@@ -2,20 +2,30 @@
 
 use crate::common::Place;
 use handstamp_core::{ConsumerName, Fingerprint, Store};
-use handstamp_stores::sqlite::{SqliteOptions, SqliteStore};
+use handstamp_stores::sqlite::{SqliteOptions, SqliteStore, Tx};
 
-/// One number out of the wallet's tables, read beside the program.
-pub(crate) fn number(place: &Place, sql: &str) -> i64 {
+/// A transaction on the wallet's tables beside the program.
+fn in_transaction<T>(place: &Place, commit: bool, work: impl FnOnce(&Tx) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = SqliteStore::open(SqliteOptions::new(place.path("wallet.db"))).await.unwrap();
         let name = ConsumerName::new("test-reader").unwrap();
         let key = store.register(&name, &Fingerprint("test".into()), true).await.unwrap();
         let (tx, _) = store.begin(&key, &[]).await.unwrap();
-        let number = tx.query_row(sql, [], |row| row.get(0)).unwrap();
-        store.rollback(tx).await.unwrap();
-        number
+        let done = work(&tx);
+        if commit { store.commit(tx).await } else { store.rollback(tx).await }.unwrap();
+        done
     })
+}
+
+/// One number out of the wallet's tables, read beside the program.
+pub(crate) fn number(place: &Place, sql: &str) -> i64 {
+    in_transaction(place, false, |tx| tx.query_row(sql, [], |row| row.get(0)).unwrap())
+}
+
+/// Changes the wallet's tables beside the program.
+pub(crate) fn write(place: &Place, sql: &str) {
+    in_transaction(place, true, |tx| tx.execute_batch(sql).unwrap());
 }
 
 /// Whether another process is writing now.

@@ -67,7 +67,7 @@ impl KafkaOptions {
     }
 
     /// How far the committed offsets may lag behind the store (default 200 ms; zero commits at once after
-    /// each settle). A partition with 50,000 settled messages to commit waits no longer.
+    /// each settle).
     #[must_use]
     pub fn with_commit_every(mut self, every: Duration) -> Self {
         self.commit_every = every;
