@@ -56,8 +56,8 @@ With --json standard output is one object whatever happens: every counter, `erro
   handstamp check wallet.toml
   handstamp check wallet.toml --print
 
-Exit 5 when a check fails, 0 with warnings alone, 2 when the file cannot be read or parsed.")]
 Whatever `run` would refuse is found: the store is tried out as `run` does it, in a transaction that is rolled back.
+Exit 5 when a check fails, 0 with warnings alone, 2 when the file cannot be read or parsed.")]
     Check(CheckArgs),
     /// Make or update the tables, then run `[store] setup` once.
     #[command(after_help = "Examples:

@@ -66,6 +66,8 @@ pub(crate) struct CliError {
     pub(crate) causes: Vec<String>,
     /// What to do.
     pub(crate) hints: Vec<String>,
+    /// What `--json` prints beside the error: what was done until then.
+    pub(crate) object: Option<Box<Value>>,
 }
 
 impl CliError {
@@ -81,8 +83,6 @@ impl CliError {
         }
     }
 
-    /// What `--json` prints beside the error: what was done until then.
-    pub(crate) object: Option<Box<Value>>,
     /// A mistake in the command line or the configuration.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
@@ -94,14 +94,6 @@ impl CliError {
         self
     }
 
-    /// Further mistakes of the same kind, one line each.
-    pub(crate) fn also(&mut self, lines: &[String]) {
-        self.more.extend_from_slice(lines);
-    }
-
-    /// The same with the errors behind it, as far as they add something.
-    pub(crate) fn caused_by(mut self, error: Option<&(dyn std::error::Error + 'static)>) -> Self {
-        let mut next = error;
     /// The same with something to do about it, where that is known.
     fn hinted(self, hint: Option<&str>) -> Self {
         match hint {
@@ -122,6 +114,14 @@ impl CliError {
         object
     }
 
+    /// Further mistakes of the same kind, one line each.
+    pub(crate) fn also(&mut self, lines: &[String]) {
+        self.more.extend_from_slice(lines);
+    }
+
+    /// The same with the errors behind it, as far as they add something.
+    pub(crate) fn caused_by(mut self, error: Option<&(dyn std::error::Error + 'static)>) -> Self {
+        let mut next = error;
         while let Some(inner) = next
             && self.causes.len() < 16
         {
@@ -137,6 +137,7 @@ impl CliError {
     /// A file that could not be read or written.
     pub(crate) fn io(exit: Exit, what: &str, path: &std::path::Path, error: &std::io::Error) -> Self {
         Self::new(exit, format!("cannot {what} {}: {error}", path.display()))
+            .hinted(hints::for_io(error.kind()))
     }
 }
 
@@ -145,7 +146,6 @@ impl fmt::Display for CliError {
         write!(f, "error: {}", self.message)?;
         for line in &self.more {
             write!(f, "\nerror: {line}")?;
-            .hinted(hints::for_io(error.kind()))
         }
         for cause in &self.causes {
             write!(f, "\n  because: {cause}")?;

@@ -10,9 +10,9 @@ mod run;
 use crate::cli::{Command, DlqCommand, InboxCommand};
 use crate::exit::{CliError, Exit};
 use handstamp_core::Timestamp;
+use serde_json::{Map, Value};
 use std::time::{Duration, UNIX_EPOCH};
 
-use serde_json::{Map, Value};
 /// Runs a command.
 ///
 /// # Errors
@@ -30,12 +30,6 @@ pub(crate) fn dispatch(command: Command) -> Result<Exit, CliError> {
     }
 }
 
-/// The runtime that a command and its engine share: one thread.
-///
-/// # Errors
-/// The operating system gave none.
-fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
-    tokio::runtime::Builder::new_current_thread()
 /// What `--json` prints of a command that has done nothing; `None` where the command prints no object, or was
 /// not asked for one. The lines of `dlq export` are dead letters and nothing else.
 pub(crate) fn nothing(command: &Command) -> Option<Value> {
@@ -58,6 +52,12 @@ pub(crate) fn nothing_of(words: &[String]) -> Option<Value> {
     Some(if has("run") { run::nothing() } else { Value::Object(Map::new()) })
 }
 
+/// The runtime that a command and its engine share: one thread.
+///
+/// # Errors
+/// The operating system gave none.
+fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| CliError::new(Exit::Unexpected, format!("no runtime: {error}")))
