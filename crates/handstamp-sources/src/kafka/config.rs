@@ -67,7 +67,7 @@ impl KafkaOptions {
     }
 
     /// How far the committed offsets may lag behind the store (default 200 ms; zero commits at once after
-    /// each settle).
+    /// each settle). A partition with 50,000 settled messages to commit waits no longer.
     #[must_use]
     pub fn with_commit_every(mut self, every: Duration) -> Self {
         self.commit_every = every;
@@ -159,7 +159,9 @@ impl KafkaOptions {
         for topic in self.topics.iter().filter(|topic| !is_topic_name(topic)) {
             error(
                 "topics",
-                format!("{topic:?} is no topic name (1 to 249 of A-Z a-z 0-9 . _ -, neither . nor ..); patterns are not read"),
+                format!(
+                    "{topic:?} is no topic name (1 to 249 of A-Z a-z 0-9 . _ -, neither . nor ..); patterns are not read"
+                ),
             );
         }
         if self.commit_timeout.is_zero() {

@@ -34,7 +34,8 @@ impl MockBroker {
     /// # Errors
     /// `Other` when the library cannot start it.
     pub fn start(rebalance_delay: Duration) -> Result<Self, SourceError> {
-        let failed = |what: String| SourceError::new(SourceErrorKind::Other, format!("no mock broker: {what}"));
+        let failed =
+            |what: String| SourceError::new(SourceErrorKind::Other, format!("no mock broker: {what}"));
         let mut config = ClientConfig::new();
         // That brokers were replaced by mocks is what was asked for: no warning.
         config.set_log_level(RDKafkaLogLevel::Error);

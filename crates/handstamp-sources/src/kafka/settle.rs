@@ -14,6 +14,8 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The engine has enough to do when what it holds lasts so many times as long as what it just settled; it
 /// asks for more of a held lane at half.
 const ENGINE_BUSY_LOOKS: usize = 4;
+/// Most settles of a lane that wait for the interval: what is remembered of them must not grow with it.
+const ACKED_MAX: usize = 50_000;
 /// How long a lane commits nothing after the broker said that we are out of the group.
 const FENCED_FOR: Duration = Duration::from_secs(10);
 
@@ -69,7 +71,7 @@ impl Session {
     }
 
     fn settle(&mut self, settles: Vec<(Lane, DeliveryTag, Disposition)>) {
-        let (mut stale, mut released) = (vec![], vec![]);
+        let (mut stale, mut released, mut full) = (vec![], vec![], false);
         for (lane, tag, disposition) in settles {
             let Some(owned) = self.worker.lanes.current(lane) else {
                 stale.push((lane, tag, Settled::Stale));
@@ -80,6 +82,7 @@ impl Session {
                     let offset = i64::try_from(tag.0).unwrap_or(i64::MAX);
                     if owned.mark.settled(offset) {
                         owned.acked.push(offset);
+                        full |= owned.acked.len() >= ACKED_MAX;
                         owned.unanswered = owned.unanswered.saturating_sub(1);
                     }
                 }
@@ -96,7 +99,7 @@ impl Session {
                 "dropped results of an old assignment; whoever owns the lane now meets the inbox rows");
             self.worker.settled(stale);
         }
-        if !released.is_empty() {
+        if full || !released.is_empty() {
             // A lane goes back only when its mark is committed.
             self.commits.soon(Instant::now());
         }

@@ -1,5 +1,6 @@
 //! Waking the consumer's one thread: by a queue of the client library, by a command, by room in the
-//! port. The thread sleeps in [`Wake::wait`] and nowhere else, so nothing has to be polled in circles.
+//! port. The thread sleeps in [`Wake::wait`] and nowhere else, so nothing has to be polled in circles, but for
+//! settles that need no haste (`settle`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

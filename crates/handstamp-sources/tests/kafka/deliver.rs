@@ -142,3 +142,19 @@ fn settles_that_wait_for_the_interval_do_not_wake_the_thread_one_by_one() {
     engine.close();
     assert_eq!(place.committed()[&0], 500);
 }
+
+#[test]
+fn a_long_commit_every_does_not_let_the_settles_pile_up() {
+    const MANY: u32 = 50_000;
+    let place = Place::new("pile", 1);
+    place.produce(1, 0, MANY + 1);
+    let mut engine = Engine::start(place.options().with_commit_every(std::time::Duration::from_secs(3600)));
+    engine.ack = false;
+    engine.until("all", |e| e.got.len() == MANY as usize + 1);
+    engine.settle(&engine.got[..1]);
+    engine.until("the first commit, which waits for nothing", |e| e.settled_as(Settled::Done) == 1);
+    engine.settle(&engine.got[1..]);
+    engine.until("committed", |e| e.settled_as(Settled::Done) == MANY as usize + 1);
+    engine.close();
+    assert_eq!(place.committed()[&0], i64::from(MANY) + 1);
+}
