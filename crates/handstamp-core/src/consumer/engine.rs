@@ -402,8 +402,7 @@ impl<S: Store> Engine<S> {
         }
         self.shared.live.add(&Counts { received: batch.len() as u64, ..Counts::default() });
         let lane = batch.first().map(|delivery| delivery.lane);
-        let strays: Vec<Delivery> =
-            batch.into_iter().filter_map(|delivery| self.intake.push(delivery, now)).collect();
+        let strays = self.intake.push_all(batch, now);
         self.release(&strays);
         if let Some(lane) = lane {
             self.adjust_flow(lane);
@@ -417,7 +416,7 @@ impl<S: Store> Engine<S> {
             && self.error.is_none()
             && self.running.len() < self.shared.options.concurrency;
         for _ in 0..if may_start { PORT_BATCHES } else { 0 } {
-            if !self.deliveries_open || !self.has_room() {
+            if !self.deliveries_open || !self.has_room() || self.intake.has_full_batch() {
                 return;
             }
             match self.deliveries.try_recv() {

@@ -96,6 +96,25 @@ impl Intake {
         self.lanes.insert(named.lane, state);
     }
 
+    /// Queues deliveries, of one lane as a rule; stray ones come back. What meets an empty queue becomes the
+    /// queue, without being moved.
+    pub(crate) fn push_all(&mut self, batch: Vec<Delivery>, now: Instant) -> Vec<Delivery> {
+        let of_one_lane =
+            batch.first().map(|first| first.lane).filter(|lane| batch.iter().all(|d| d.lane == *lane));
+        let state = of_one_lane.and_then(|lane| self.lanes.get_mut(&lane));
+        let Some(state) = state.filter(|state| !state.revoking && state.queue.is_empty()) else {
+            return batch.into_iter().filter_map(|delivery| self.push(delivery, now)).collect();
+        };
+        let size: usize = batch.iter().map(cost).sum();
+        state.bytes += size;
+        self.bytes += size;
+        self.count += batch.len();
+        state.oldest.get_or_insert(now);
+        state.caught_up = false;
+        state.queue = VecDeque::from(batch);
+        vec![]
+    }
+
     /// Queues a delivery; a stray one, whose lane is not ours (any more), comes back.
     pub(crate) fn push(&mut self, delivery: Delivery, now: Instant) -> Option<Delivery> {
         let Some(state) = self.lanes.get_mut(&delivery.lane).filter(|state| !state.revoking) else {
@@ -164,6 +183,13 @@ impl Intake {
             .map(|s| s.lane)
     }
 
+    /// True when a lane could start a batch that is as large as may be.
+    pub(crate) fn has_full_batch(&self) -> bool {
+        self.lanes
+            .values()
+            .any(|s| s.running.is_empty() && !s.revoking && s.queue.len() >= self.limits.batch_max)
+    }
+
     /// When the first waiting batch becomes ready by time.
     pub(crate) fn next_ready_at(&self) -> Option<Instant> {
         self.lanes
@@ -178,23 +204,24 @@ impl Intake {
     pub(crate) fn take_batch(&mut self, lane: Lane, now: Instant) -> Vec<Delivery> {
         self.turn += 1;
         let Some(state) = self.lanes.get_mut(&lane) else { return vec![] };
-        let mut batch = Vec::with_capacity(state.queue.len().min(self.limits.batch_max));
-        let mut bytes = 0;
-        while batch.len() < self.limits.batch_max
-            && let Some(next) = state.queue.front()
-        {
+        let (mut count, mut bytes, mut costs) = (0, 0, 0);
+        for next in state.queue.iter().take(self.limits.batch_max) {
             let size = next.record.size_bytes();
-            if !batch.is_empty() && bytes + size > self.limits.batch_max_bytes {
+            if count > 0 && bytes + size > self.limits.batch_max_bytes {
                 break;
             }
+            count += 1;
             bytes += size;
-            if let Some(delivery) = state.queue.pop_front() {
-                state.bytes -= cost(&delivery);
-                self.bytes -= cost(&delivery);
-                self.count -= 1;
-                batch.push(delivery);
-            }
+            costs += cost(next);
         }
+        state.bytes -= costs;
+        self.bytes -= costs;
+        self.count -= count;
+        let batch: Vec<Delivery> = if count == state.queue.len() {
+            Vec::from(std::mem::take(&mut state.queue))
+        } else {
+            state.queue.drain(..count).collect()
+        };
         state.oldest = (!state.queue.is_empty()).then_some(now);
         state.running = batch.iter().map(|delivery| delivery.tag).collect();
         state.served = self.turn;
@@ -264,7 +291,8 @@ mod tests {
                     prop_assert!(batch.len() <= 7);
                     prop_assert!(total <= 4_000 || batch.len() == 1);
                 } else {
-                    prop_assert!(intake.push(delivery(lane, tag as u64, bytes), now).is_none());
+                    let batch = (0..bytes % 5).map(|_| delivery(lane, tag as u64, bytes)).collect();
+                    prop_assert!(intake.push_all(batch, now).is_empty());
                 }
                 let bytes: usize = intake.lanes.values().map(|s| s.queue.iter().map(cost).sum::<usize>()).sum();
                 let count: usize = intake.lanes.values().map(|s| s.queue.len()).sum();
@@ -278,7 +306,11 @@ mod tests {
         let mut intake = Intake::new(&ConsumerOptions::default());
         intake.assign(named(1));
         let stale = delivery(Lane { id: 1, epoch: 0 }, 1, 1);
-        assert!(intake.push(stale, Instant::now()).is_some());
+        assert_eq!(intake.push_all(vec![stale.clone()], Instant::now()).len(), 1);
+        assert_eq!(
+            intake.push_all(vec![delivery(Lane { id: 1, epoch: 1 }, 2, 1), stale], Instant::now()).len(),
+            1
+        );
     }
 
     #[test]

@@ -76,7 +76,9 @@ impl Source for FileSource {
         let input = open(&self.options)?;
         let (lines, batches) = mpsc::channel(1);
         let limits = port.limits;
-        spawn("file-reader", &path, move || read_lines(input.open, &input.start, limits, &lines))?;
+        spawn("file-reader", &path, move || {
+            read_lines(input.open, input.waits, &input.start, limits, &lines)
+        })?;
         let served = Served {
             path: path.clone(),
             sidecar: input.sidecar,
@@ -116,13 +118,16 @@ type Opener = Box<dyn FnOnce() -> io::Result<Box<dyn Read + Send>> + Send>;
 struct Input {
     /// Run by the reader thread: opening a FIFO waits for its writer.
     open: Opener,
+    /// Reading may wait for a writer.
+    waits: bool,
     start: Start,
     changed: Option<&'static str>,
     sidecar: Option<Sidecar>,
 }
 
 fn open(options: &FileOptions) -> Result<Input, SourceError> {
-    let stream = |open: Opener| Input { open, start: Start::default(), changed: None, sidecar: None };
+    let stream =
+        |open: Opener| Input { open, waits: true, start: Start::default(), changed: None, sidecar: None };
     let (canonical, mut file) = match look::inspect(options)? {
         Inspected::Stdin => return Ok(stream(Box::new(|| Ok(Box::new(io::stdin()))))),
         Inspected::Stream(path) => return Ok(stream(Box::new(move || Ok(Box::new(File::open(path)?))))),
@@ -133,7 +138,7 @@ fn open(options: &FileOptions) -> Result<Input, SourceError> {
     let failed = |error| cannot("read the file", &options.path.to_string_lossy(), error);
     file.seek(SeekFrom::Start(start.offset)).map_err(failed)?;
     let changed = start.changed;
-    Ok(Input { open: Box::new(move || Ok(Box::new(file))), start, changed, sidecar })
+    Ok(Input { open: Box::new(move || Ok(Box::new(file))), waits: false, start, changed, sidecar })
 }
 
 enum FromReader {
@@ -144,8 +149,8 @@ enum FromReader {
 
 /// The reader thread. It ends at the end of the input, on an error, or when nobody listens; while it
 /// waits for the writer of a stream nothing ends it but the process.
-fn read_lines(open: Opener, start: &Start, limits: PortLimits, out: &mpsc::Sender<FromReader>) {
-    let last = match send_lines(open, start, limits, out) {
+fn read_lines(open: Opener, waits: bool, start: &Start, limits: PortLimits, out: &mpsc::Sender<FromReader>) {
+    let last = match send_lines(open, waits, start, limits, out) {
         Ok(()) => FromReader::End,
         Err(error) => FromReader::Failed(error),
     };
@@ -154,6 +159,7 @@ fn read_lines(open: Opener, start: &Start, limits: PortLimits, out: &mpsc::Sende
 
 fn send_lines(
     open: Opener,
+    waits: bool,
     start: &Start,
     limits: PortLimits,
     out: &mpsc::Sender<FromReader>,
@@ -164,8 +170,9 @@ fn send_lines(
     let mut lines = LineReader::new(open()?, start.offset, start.line, limits.message_max_bytes)?;
     let (mut batch, mut bytes) = (vec![], 0);
     loop {
-        // Nothing waits here for the writer of a stream. For a file this only cuts a batch short.
-        if !batch.is_empty()
+        // Nothing waits here for the writer of a stream; a file has none.
+        if waits
+            && !batch.is_empty()
             && !lines.has_line()
             && out.blocking_send(FromReader::Batch(std::mem::take(&mut batch))).is_err()
         {
