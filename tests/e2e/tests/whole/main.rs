@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the failure report")]
 
+mod away;
 mod behaviours;
-mod broker_away;
 mod file_lock;
 mod hot_accounts;
 mod kill;

@@ -1,4 +1,5 @@
-//! A minute without something that is needed. Its module comes early, so that others run beside the wait.
+//! A minute without something that is needed. Its module is the first by name and so starts first: the
+//! others run beside the wait.
 
 use crate::outages::{CREDITS, SUBJECT, arguments, end_well, publish, wait_for_rows};
 use handstamp_e2e::child::{Subject, count};
