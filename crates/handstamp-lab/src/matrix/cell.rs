@@ -56,7 +56,12 @@ pub(super) fn run(options: &Options, cell: Cell, number: usize, cancel: &Cancel)
     let stage = Stage::set(options, cell, number, cancel)?;
     let told = |error: LabError| LabError { message: format!("{cell}: {}", error.message), ..error };
     stage.publish().map_err(told)?;
-    let crash = stage.crash().map_err(told)?;
+    let mut crash = stage.crash().map_err(told)?;
+    for _ in 1..options.kills {
+        if crash.otherwise.is_none() {
+            crash = stage.crash().map_err(told)?;
+        }
+    }
     stage.drain().map_err(told)?;
     let found = stage.tables.read().map_err(told)?;
     Ok(Outcome {
@@ -74,20 +79,15 @@ impl<'a> Stage<'a> {
     fn set(options: &'a Options, cell: Cell, number: usize, cancel: &'a Cancel) -> Result<Self> {
         cancel.check()?;
         let name = format!("{}_{number}", options.name);
-        let folder = options.folder.join(format!("{number:03}"));
         #[cfg(feature = "kafka")]
         let topic = match (cell.source, &options.broker) {
             (SourceKind::File, _) => None,
             (SourceKind::Kafka, Some(broker)) => Some(broker.create_topic(&name, 6)?),
             (SourceKind::Kafka, None) => return Err(LabError::usage("a Kafka cell needs a broker")),
         };
-        #[cfg(feature = "kafka")]
-        let brokers = options.broker.as_ref().map_or("", |broker| broker.bootstrap());
-        #[cfg(not(feature = "kafka"))]
-        let brokers = "";
-        let files = Files::write(cell, &folder, &name, brokers, options.seed.wrapping_add(number as u64))?;
+        let files = Files::write(cell, options, number, &name)?;
         let tables = match cell.store {
-            StoreKind::Sqlite => Tables::sqlite(&folder),
+            StoreKind::Sqlite => Tables::sqlite(&files.folder),
             #[cfg(feature = "postgres")]
             StoreKind::Postgres => {
                 let url = options.database.as_deref();
@@ -143,6 +143,8 @@ impl<'a> Stage<'a> {
     /// Starts the armed consumer and waits for its end.
     fn crash(&self) -> Result<Crash> {
         let mark = self.files.folder.join("mark");
+        // One that is left from an earlier crash must not stand for this one; there may be none.
+        let _ = std::fs::remove_file(&mark);
         let at = CrashAt { point: self.cell.point, nth: self.cell.nth };
         let mut command = self.consumer();
         command.env(CRASH_AT, at.to_string()).env(CRASH_MARK, &mark);

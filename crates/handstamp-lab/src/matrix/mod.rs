@@ -54,6 +54,21 @@ pub struct Options {
     pub seed: u64,
     /// How many cells run at a time.
     pub side_by_side: usize,
+    /// `session.timeout.ms` of Kafka cells: so long the group waits for one that died.
+    pub session_timeout_ms: u64,
+    /// How often the process dies in a cell before it is left alone.
+    pub kills: u32,
+}
+
+impl Options {
+    /// What Kafka cells connect to.
+    fn bootstrap(&self) -> &str {
+        #[cfg(feature = "kafka")]
+        if let Some(broker) = &self.broker {
+            return broker.bootstrap();
+        }
+        ""
+    }
 }
 
 /// What became of a cell.
@@ -61,11 +76,11 @@ pub struct Options {
 pub struct Outcome {
     /// Which one.
     pub cell: Cell,
-    /// The process died at the point: SIGKILL, and the mark names it.
+    /// The process died at the point every time: SIGKILL, and the mark names it.
     pub hit: bool,
     /// How the armed process ended, when it was not at the point.
     pub otherwise: Option<String>,
-    /// Effects that the database showed right after the crash: evidence of where it was.
+    /// Effects that the database showed right after the last crash: evidence of where it was.
     pub at_crash: u64,
     /// From what was sent and the database alone.
     pub verdict: Verdict,

@@ -3,11 +3,12 @@
 //! The same lines are the file that is read and what is published to the topic, and they are the
 //! producer's log: everything that was sent, and nothing else.
 
+use super::Options;
 use super::plan::{BATCH_MAX, Cell, SourceKind, StoreKind, is_revoke};
 use crate::error::{LabError, Result};
 use crate::workload::{Credit, Plan};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Good messages of a cell.
 const MESSAGES: u64 = 240;
@@ -36,20 +37,24 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Writes them into a new folder. `name` is that of the cell's topic and schema.
-    pub(super) fn write(cell: Cell, folder: &Path, name: &str, brokers: &str, seed: u64) -> Result<Self> {
-        std::fs::create_dir_all(folder).map_err(|error| LabError::file("make", folder, error))?;
+    /// Writes them into a new folder. `name` is that of the cell's topic and schema. Each further kill gets
+    /// more messages, so that something is left for it.
+    pub(super) fn write(cell: Cell, options: &Options, number: usize, name: &str) -> Result<Self> {
+        let folder = options.folder.join(format!("{number:03}"));
+        std::fs::create_dir_all(&folder).map_err(|error| LabError::file("make", &folder, error))?;
         let write = |file: &str, text: &str| {
             let path = folder.join(file);
             std::fs::write(&path, text).map_err(|error| LabError::file("write", &path, error))
         };
-        let messages = if is_revoke(cell.point) { REVOKE_MESSAGES } else { MESSAGES };
+        let once = if is_revoke(cell.point) { REVOKE_MESSAGES } else { MESSAGES };
+        let messages = once + u64::from(options.kills.saturating_sub(1)) * once / 3;
+        let seed = options.seed.wrapping_add(number as u64);
         let plan = Plan { seed, messages, accounts: ACCOUNTS, resends: messages / 20 };
         let sent: Vec<Credit> = plan.order().map(|n| plan.credit(n)).collect();
         write("lines.jsonl", &lines(&sent))?;
         write("setup.sql", &setup(cell.store, name))?;
-        write("pipeline.toml", &toml(cell, name, brokers))?;
-        Ok(Self { folder: folder.to_owned(), sent, bad: BAD.len() as u64 })
+        write("pipeline.toml", &toml(cell, options, name))?;
+        Ok(Self { folder, sent, bad: BAD.len() as u64 })
     }
 }
 
@@ -92,7 +97,9 @@ fn setup(store: StoreKind, name: &str) -> String {
     }
 }
 
-fn toml(cell: Cell, name: &str, brokers: &str) -> String {
+fn toml(cell: Cell, options: &Options, name: &str) -> String {
+    let (brokers, session_ms) = (options.bootstrap(), options.session_timeout_ms);
+    let heartbeat_ms = (session_ms / 10).min(300);
     let source = match cell.source {
         SourceKind::File => {
             "[source]\ntype = \"file\"\npath = \"lines.jsonl\"\n\n[identity]\nfield = \"/event_id\"\n"
@@ -100,7 +107,7 @@ fn toml(cell: Cell, name: &str, brokers: &str) -> String {
         }
         SourceKind::Kafka => format!(
             "[source]\ntype = \"kafka\"\nbrokers = \"{brokers}\"\ntopics = [\"{name}\"]\ngroup = \"{name}_group\"\n\
-             commit_every = \"0s\"\n\n[source.options]\n\"session.timeout.ms\" = \"6000\"\n\"heartbeat.interval.ms\" = \"300\"\n\n\
+             commit_every = \"0s\"\n\n[source.options]\n\"session.timeout.ms\" = \"{session_ms}\"\n\"heartbeat.interval.ms\" = \"{heartbeat_ms}\"\n\n\
              [identity]\nheader = \"event_id\"\n"
         ),
     };
