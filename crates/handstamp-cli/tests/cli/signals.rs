@@ -59,14 +59,17 @@ fn sigterm_and_sigint_finish_what_runs_and_exit_0() {
 #[test]
 fn a_second_signal_exits_7_at_once_and_nothing_is_half_done() {
     let place = endless_source(Some(ENDLESS));
-    let (mut running, pipe) = start(&place, &[]);
+    let (mut running, pipe) = start(&place, &["--json"]);
     // The effect runs when the program holds the write lock and keeps it.
     assert!(crate::common::wait_for(|| place.path("wallet.db").exists() && is_busy_for_long(&place)));
     running.signal("TERM");
     running.says("stopping");
     running.signal("TERM");
-    running.finish().exits(7);
+    let done = running.finish().exits(7);
     drop(pipe);
+    // The object is printed although the engine's thread is inside a statement.
+    assert_eq!(done.counts(["received", "applied", "exit_code"]), [1, 0, 7]);
+    assert!(done.json()["error"].as_str().unwrap().contains("second signal"), "{}", done.stdout);
     assert_eq!(ledger(&place), 0);
     assert_eq!(crate::wallet::number(&place, "SELECT count(*) FROM handstamp_inbox"), 0);
 }
