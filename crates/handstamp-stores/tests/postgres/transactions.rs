@@ -140,12 +140,12 @@ async fn a_failed_begin_claims_nothing(database: TestDatabase) {
             let store = PostgresStore::new(store.options().clone()).unwrap();
             let met = Arc::new(AtomicUsize::new(0));
             let meeting = met.clone();
-            proxy.script(move |sent| {
-                if sent.kind != b'P' || sent.sql != BEGIN {
-                    return Step::Pass;
+            proxy.script(move |sent| match (sent.kind, sent.sql) {
+                (b'P', BEGIN) => {
+                    meeting.fetch_add(1, Ordering::Relaxed);
+                    Step::Prepare(instead)
                 }
-                meeting.fetch_add(1, Ordering::Relaxed);
-                Step::Prepare(instead)
+                _ => Step::Pass,
             });
             let claimed = store.begin(&key, &fresh(count, count)).await.map(|(_, claims)| claims);
             assert!(claimed.is_err(), "{instead}: {claimed:?}");
@@ -157,9 +157,8 @@ async fn a_failed_begin_claims_nothing(database: TestDatabase) {
 
 async fn begin_settings_and_claim_are_one_flight(database: TestDatabase) {
     let (proxy, store, key) = proxied(&database).await;
-    let count_syncs = Arc::new(AtomicUsize::new(0));
-    let (holding, syncs) = (Arc::new(AtomicBool::new(false)), count_syncs.clone());
-    let hold = holding.clone();
+    let (count_syncs, holding) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (syncs, hold) = (count_syncs.clone(), holding.clone());
     proxy.script(move |sent| {
         syncs.fetch_add(usize::from(sent.kind == b'S'), Ordering::Relaxed);
         // No answer comes back before the claim was sent whole.
