@@ -138,10 +138,8 @@ fn run_setup(connection: &Connection, setup: &Setup, guard: Option<&Guard>) -> R
         ))
         .with_source(error)),
         Err(error) => {
-            let kind = store_error("", rusqlite::Error::QueryReturnedNoRows).kind;
-            let found = super::classify::kind_of(&error).unwrap_or(kind);
-            let kind = match found {
-                StoreErrorKind::Unavailable | StoreErrorKind::Conflict => found,
+            let kind = match super::classify::kind_of(&error) {
+                Some(kind @ (StoreErrorKind::Unavailable | StoreErrorKind::Conflict)) => kind,
                 _ => StoreErrorKind::Config,
             };
             Err(StoreError::new(
