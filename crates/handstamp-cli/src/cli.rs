@@ -11,7 +11,8 @@ const EXIT_CODES: &str = "Exit codes:
   2  wrong command line or configuration
   3  source or store cannot be reached
   4  the tables are missing: run `handstamp migrate FILE`
-  5  a check found a problem
+  5  a check, or the lab, found a problem
+  6  a run of the lab proves nothing: a control did no harm
   7  stopped before it had finished; what was open is rolled back and comes again";
 
 /// Makes message handlers safe to redeliver: each message's database effect is committed once.
@@ -78,6 +79,10 @@ Exit 5 when a check fails, 0 with warnings alone, 2 when the file cannot be read
   cat events.jsonl | handstamp publish kafka.toml --input -
   handstamp publish --out credits.jsonl --sample credits --count 1000 --duplicates 0.1")]
     Publish(PublishArgs),
+    /// Measure what crashes do.
+    #[cfg(feature = "lab")]
+    #[command(subcommand)]
+    Lab(crate::commands::lab::LabCommand),
 }
 
 /// `run`.

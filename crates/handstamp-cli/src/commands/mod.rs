@@ -3,6 +3,8 @@
 mod check;
 mod dlq;
 mod inbox;
+#[cfg(feature = "lab")]
+pub(crate) mod lab;
 mod migrate;
 pub(crate) mod publish;
 mod run;
@@ -18,6 +20,8 @@ use std::time::{Duration, UNIX_EPOCH};
 /// # Errors
 /// What went wrong, with the exit code it asks for.
 pub(crate) fn dispatch(command: Command) -> Result<Exit, CliError> {
+    #[cfg(feature = "crash-points")]
+    lab::matrix::arm()?;
     match command {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::check(&args),
@@ -27,6 +31,8 @@ pub(crate) fn dispatch(command: Command) -> Result<Exit, CliError> {
         Command::Dlq(DlqCommand::Show(args)) => dlq::show(&args),
         Command::Dlq(DlqCommand::Export(args)) => dlq::export(&args),
         Command::Publish(args) => publish::publish(&args),
+        #[cfg(feature = "lab")]
+        Command::Lab(command) => lab::dispatch(&command),
     }
 }
 

@@ -1,0 +1,326 @@
+//! `lab matrix`: thin; what it does is in the lab.
+//!
+//! Without the feature `crash-points` both commands that need a crash point exit 2 and say how to build a
+//! program that has them.
+
+#[cfg(not(feature = "crash-points"))]
+use crate::exit::{CliError, Exit};
+use clap::Args;
+
+/// `lab matrix`.
+#[derive(Debug, Args)]
+pub(crate) struct MatrixArgs {
+    /// Kafka's bootstrap servers; without them librdkafka's mock cluster stands in.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) brokers: Option<String>,
+    /// Connection string of a Postgres database, where the lab makes schemas of its own; without it the
+    /// matrix has SQLite alone.
+    #[arg(long, env = "HANDSTAMP_LAB_DATABASE", value_name = "URL", hide_env_values = true)]
+    pub(crate) database: Option<String>,
+    /// Only this point, at its n-th time if told so; may be given many times.
+    #[arg(long, value_name = "POINT[:NTH]")]
+    pub(crate) at: Vec<String>,
+    /// Only this source: file or kafka.
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) source: Option<String>,
+    /// Only this store: sqlite or postgres.
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) store: Option<String>,
+    /// `session.timeout.ms` of the Kafka consumers: so long the group waits for one that died. A broker has a
+    /// least value of its own (6s by default); default: 6s, or 2s on the broker inside.
+    #[arg(long, value_name = "TIME", value_parser = super::kill::time)]
+    pub(crate) session_timeout: Option<std::time::Duration>,
+    /// How often the program dies in each cell before it is left alone.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) kills: u32,
+    /// How many cells run at a time.
+    #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) side_by_side: u8,
+    /// Decides ids and amounts.
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    pub(crate) seed: u64,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `lab broken-subject`, which the matrix starts for its controls.
+#[cfg(feature = "crash-points")]
+#[derive(Debug, Args)]
+pub(crate) struct BrokenArgs {
+    /// What is broken: no-inbox or settle-first.
+    pub(crate) broken: String,
+    #[command(flatten)]
+    pub(crate) run: crate::cli::RunArgs,
+}
+
+/// Asked for a crash point that this program does not have.
+#[cfg(not(feature = "crash-points"))]
+pub(crate) fn no_crash_points() -> CliError {
+    CliError::usage("this program was built without crash points, so that it can never end at one by mistake")
+        .hint("build one that has them: `cargo build --release -p handstamp-cli --features crash-points`")
+}
+
+/// Refuses.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "crash-points"))]
+pub(crate) fn matrix(_: &MatrixArgs) -> Result<Exit, CliError> {
+    Err(no_crash_points())
+}
+
+#[cfg(feature = "crash-points")]
+pub(crate) use with_points::{arm, broken_subject, matrix};
+
+#[cfg(feature = "crash-points")]
+mod with_points {
+    use super::{BrokenArgs, MatrixArgs};
+    use crate::backend::{Backend, source, with_backend};
+    use crate::cli::RunArgs;
+    use crate::commands::lab::{cancel_on_signal, failed};
+    use crate::commands::run;
+    use crate::config::{self, Config};
+    use crate::exit::{CliError, Exit};
+    use crate::output::{self, live, table};
+    use crate::redact;
+    use crate::signals;
+    use handstamp_core::Consumer;
+    use handstamp_lab::crash::{self, CrashAt};
+    use handstamp_lab::matrix::broken::{Broken, Forgetful, Hasty};
+    use handstamp_lab::matrix::{self, Cell, Options, Outcome, Shows, SourceKind, StoreKind};
+    use serde_json::{Value, json};
+    use std::time::Duration;
+
+    /// Arms the point that the environment asks for, whatever the command.
+    ///
+    /// # Errors
+    /// It asks for a point that is none.
+    pub(crate) fn arm() -> Result<(), CliError> {
+        let Some(at) = std::env::var_os(crash::CRASH_AT) else { return Ok(()) };
+        let at: CrashAt = at.to_string_lossy().parse().map_err(failed)?;
+        crash::arm(at, std::env::var_os(crash::CRASH_MARK).map(Into::into)).map_err(failed)
+    }
+
+    /// Runs the matrix, or what was chosen of it.
+    ///
+    /// # Errors
+    /// A server does not answer, or a consumer does what no crash explains.
+    pub(crate) fn matrix(args: &MatrixArgs) -> Result<Exit, CliError> {
+        if let Some(url) = &args.database {
+            redact::register_url(url);
+        }
+        let cells = chosen(args)?;
+        let name = format!("lab_matrix_{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+        let program = std::env::current_exe()
+            .map_err(|error| CliError::new(Exit::Unexpected, format!("where am I: {error}")))?;
+        let needs = |kind| cells.iter().any(|cell| cell.source == kind);
+        let session = Duration::from_secs(if args.brokers.is_some() { 6 } else { 2 });
+        let session = args.session_timeout.unwrap_or(session).max(Duration::from_millis(500));
+        let options = Options {
+            program,
+            folder: std::env::temp_dir().join(&name),
+            name,
+            #[cfg(feature = "kafka")]
+            broker: if needs(SourceKind::Kafka) { Some(broker(args)?) } else { None },
+            #[cfg(feature = "postgres")]
+            database: args.database.clone(),
+            seed: args.seed,
+            side_by_side: usize::from(args.side_by_side),
+            kills: args.kills,
+            session_timeout_ms: u64::try_from(session.as_millis()).unwrap_or(u64::MAX),
+        };
+        let cancel = cancel_on_signal()?;
+        let total = cells.len();
+        let mut done = 0;
+        let outcomes = matrix::run(&options, &cells, &cancel, |outcome| {
+            done += 1;
+            output::say(&format!("{done}/{total} {}: {}", outcome.cell, words(outcome)));
+        });
+        live::clear();
+        let outcomes = outcomes.map_err(failed)?;
+        if args.json {
+            output::print_json(&json!({ "cells": outcomes.iter().map(object).collect::<Vec<_>>() }))?;
+        } else {
+            output::print(&shown(&outcomes))?;
+        }
+        Ok(exit(&outcomes))
+    }
+
+    #[cfg(feature = "kafka")]
+    fn broker(args: &MatrixArgs) -> Result<handstamp_lab::broker::Broker, CliError> {
+        use handstamp_lab::broker::Broker;
+        match &args.brokers {
+            Some(brokers) => Broker::kafka(brokers),
+            None => Broker::mock(),
+        }
+        .map_err(failed)
+    }
+
+    fn chosen(args: &MatrixArgs) -> Result<Vec<Cell>, CliError> {
+        let sources: Vec<SourceKind> = [SourceKind::File, SourceKind::Kafka]
+            .into_iter()
+            .filter(|kind| args.source.as_deref().is_none_or(|wanted| wanted == kind.as_str()))
+            .filter(|kind| cfg!(feature = "kafka") || *kind != SourceKind::Kafka)
+            .collect();
+        let stores: Vec<StoreKind> = [StoreKind::Sqlite, StoreKind::Postgres]
+            .into_iter()
+            .filter(|kind| args.store.as_deref().is_none_or(|wanted| wanted == kind.as_str()))
+            .filter(|kind| *kind != StoreKind::Postgres || args.database.is_some())
+            .collect();
+        if sources.is_empty() || stores.is_empty() {
+            let text = "there is no such source or store in this build, or no --database was given";
+            return Err(CliError::usage(text));
+        }
+        let mut cells = matrix::cells(&sources, &stores);
+        if args.at.is_empty() {
+            cells.extend(matrix::controls(&sources, &stores));
+            return Ok(cells);
+        }
+        let mut chosen = vec![];
+        for wanted in &args.at {
+            let at: CrashAt = wanted.parse().map_err(failed)?;
+            let numbered = wanted.contains(':');
+            let of_point = cells.iter().filter(|cell| cell.point == at.point);
+            chosen
+                .extend(of_point.map(|cell| Cell { nth: if numbered { at.nth } else { cell.nth }, ..*cell }));
+        }
+        if chosen.is_empty() {
+            return Err(CliError::usage("no consumer on this source can reach that point"));
+        }
+        Ok(chosen)
+    }
+
+    fn exit(outcomes: &[Outcome]) -> Exit {
+        let any = |wanted| outcomes.iter().any(|outcome| outcome.shows() == wanted);
+        if any(Shows::Violation) {
+            Exit::CheckFailed
+        } else if any(Shows::Nothing) {
+            Exit::Inconclusive
+        } else {
+            Exit::Ok
+        }
+    }
+
+    fn words(outcome: &Outcome) -> String {
+        let verdict = &outcome.verdict;
+        let mut words = format!("{} doubled, {} lost", verdict.doubled, verdict.lost);
+        if outcome.bad.0 != outcome.bad.1 {
+            words.push_str(&format!(", {} dead letters for {} bad messages", outcome.bad.1, outcome.bad.0));
+        }
+        if !verdict.accounts_off.is_empty() || verdict.unsent > 0 || verdict.dead_lettered > 0 {
+            let (off, unsent) = (verdict.accounts_off.len(), verdict.unsent);
+            let dead = verdict.dead_lettered;
+            words.push_str(&format!(", {off} accounts off, {unsent} never sent, {dead} good ones dead"));
+        }
+        if let Some(otherwise) = &outcome.otherwise {
+            words.push_str(&format!("; the point was NOT hit: it {otherwise}"));
+        }
+        words
+    }
+
+    fn object(outcome: &Outcome) -> Value {
+        let Cell { point, nth, source, store, broken } = outcome.cell;
+        json!({
+            "point": point.name(), "nth": nth, "source": source.as_str(), "store": store.as_str(),
+            "broken": broken.map(Broken::as_str), "hit": outcome.hit, "effects_at_crash": outcome.at_crash, "verdict": outcome.verdict,
+            "bad": outcome.bad.0, "dead_letters": outcome.bad.1, "took_ms": outcome.took_ms,
+            "shows": match outcome.shows() {
+                Shows::AsItMust => "as_it_must",
+                Shows::Violation => "violation",
+                Shows::Nothing => "nothing",
+            },
+        })
+    }
+
+    /// A row for each point and fault, a column for each source and store: doubled / lost.
+    fn shown(outcomes: &[Outcome]) -> String {
+        let mut columns: Vec<(SourceKind, StoreKind)> =
+            outcomes.iter().map(|outcome| (outcome.cell.source, outcome.cell.store)).collect();
+        columns.sort_unstable();
+        columns.dedup();
+        let titles: Vec<String> =
+            columns.iter().map(|(source, store)| format!("{} {}", source.as_str(), store.as_str())).collect();
+        let mut header = vec!["point", "doubled/lost:"];
+        header.extend(titles.iter().map(String::as_str));
+        let mut rows: Vec<Vec<String>> = vec![];
+        let mut seen = vec![];
+        for Outcome { cell: Cell { point, broken, .. }, .. } in outcomes {
+            if seen.contains(&(*point, *broken)) {
+                continue;
+            }
+            seen.push((*point, *broken));
+            let about =
+                broken.map_or_else(|| point.about().to_owned(), |b| format!("control: {}", b.about()));
+            let mut row = vec![point.name().to_owned(), about];
+            row.extend(columns.iter().map(|(source, store)| {
+                let cells = outcomes.iter().filter(|outcome| {
+                    let cell = outcome.cell;
+                    (cell.point, cell.broken, cell.source, cell.store) == (*point, *broken, *source, *store)
+                });
+                let shown: Vec<String> = cells.map(short).collect();
+                if shown.is_empty() { "–".to_owned() } else { shown.join(" ") }
+            }));
+            rows.push(row);
+        }
+        let hit = outcomes.iter().filter(|outcome| outcome.hit).count();
+        let as_it_must = outcomes.iter().filter(|outcome| outcome.shows() == Shows::AsItMust).count();
+        let all = outcomes.len();
+        let mut text = table::plain(&header, rows);
+        text.push_str(&format!(
+            "\n{hit} of {all} cells died at their point, {as_it_must} of {all} show what they must.\n"
+        ));
+        if text.contains('–') {
+            text.push_str("–: a file is never taken away from its reader.\n");
+        }
+        text
+    }
+
+    fn short(outcome: &Outcome) -> String {
+        let counts = format!("{}/{}", outcome.verdict.doubled, outcome.verdict.lost);
+        match outcome.shows() {
+            Shows::AsItMust => counts,
+            Shows::Violation => format!("{counts} VIOLATION"),
+            Shows::Nothing if outcome.hit => format!("{counts} no harm"),
+            Shows::Nothing => format!("{counts} not hit"),
+        }
+    }
+
+    /// Runs a pipeline with a consumer that is broken on purpose: the matrix's control.
+    ///
+    /// # Errors
+    /// As of `run`.
+    pub(crate) fn broken_subject(args: &BrokenArgs) -> Result<Exit, CliError> {
+        let broken = Broken::from_name(&args.broken)
+            .ok_or_else(|| CliError::usage(format!("{:?}: nothing is broken that way", args.broken)))?;
+        let config = config::load(&args.run.file)?;
+        let stop = signals::listen(config.options.shutdown_timeout, |_| {})?;
+        let runtime = crate::commands::runtime()?;
+        let local = tokio::task::LocalSet::new();
+        with_backend!(&config, backend => {
+            local.block_on(&runtime, run_broken(&backend, &config, &args.run, broken, stop))
+        })
+    }
+
+    async fn run_broken<B: Backend>(
+        backend: &B,
+        config: &Config,
+        args: &RunArgs,
+        broken: Broken,
+        stop: signals::Stop,
+    ) -> Result<Exit, CliError> {
+        let source = source::source(config, args.fail_fast, args.until_idle)?;
+        // As `run` does, but a file's position is believed: that it is asked for is one of the safeguards.
+        backend.migrate(config, None).await?;
+        let (store, effects) = backend.open(config).await?;
+        let consumer = Consumer::builder(config.name.clone())
+            .source(Hasty::new(source, broken), config.identity.clone())
+            .store(Forgetful::new(store, broken))
+            .batch_handler(effects)
+            .options(run::options(config, args));
+        match Box::pin(consumer.run_local(stop.asked())).await {
+            Ok(_) => Ok(Exit::Ok),
+            Err(error) => Err(CliError::from(&error)),
+        }
+    }
+}

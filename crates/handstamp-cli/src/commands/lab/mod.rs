@@ -1,0 +1,137 @@
+//! `lab`: thin commands over the crash lab.
+
+pub(crate) mod kill;
+pub(crate) mod matrix;
+pub(crate) mod measure;
+#[cfg(feature = "kafka")]
+mod progress;
+#[cfg(feature = "kafka")]
+mod tables;
+pub(crate) mod zombie;
+
+use crate::exit::{CliError, Exit};
+use clap::Subcommand;
+use handstamp_lab::{Cancel, LabError, LabErrorKind};
+
+/// The lab's commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabCommand {
+    /// Kill consumers again and again, and count what doubled or got lost.
+    #[command(after_help = "Examples:
+  handstamp lab kill
+  handstamp lab kill --brokers 127.0.0.1:9092 --database postgres://…
+  handstamp lab kill --profile source --brokers 127.0.0.1:9092 --database postgres://… --out lab-source
+  handstamp lab kill --resume lab-source --brokers 127.0.0.1:9092 --database postgres://…
+
+Exit 0 when what promises doubled and lost nothing, 5 when it did, 6 when the run proves nothing because a
+control (a1, offset-first) did no harm or kills came too late, 7 when it was stopped (go on with --resume).")]
+    Kill(kill::KillArgs),
+    /// Compute again what a run proves, from its histories and logs.
+    #[command(after_help = "Example:
+  handstamp lab verify lab-source
+
+Exit codes as of `lab kill`.")]
+    Verify(kill::VerifyArgs),
+    /// Crash the program at every named point, on every source and store, and count what doubled or got lost.
+    #[command(after_help = "Examples:
+  handstamp lab matrix
+  handstamp lab matrix --brokers 127.0.0.1:9092 --database postgres://…
+
+Needs a program built with crash points: `cargo build --release -p handstamp-cli --features crash-points`.
+Exit 5 when something doubled or got lost, 6 when a point was not hit or a control did no harm.")]
+    Matrix(matrix::MatrixArgs),
+    /// Let consumers stall until their group gives them up, and count what they still wrote.
+    #[command(after_help = "Examples:
+  handstamp lab zombie --database postgres://…
+  handstamp lab zombie --profile source --brokers 127.0.0.1:9092 --database postgres://…
+
+Exit codes as of `lab kill`; the control is b.")]
+    Zombie(zombie::ZombieArgs),
+    /// Measure messages a second, with and without an inbox.
+    #[command(after_help = "Examples:
+  handstamp lab throughput --messages 2000 --runs 3
+  handstamp lab throughput --brokers 127.0.0.1:9092 --database postgres://…")]
+    Throughput(measure::ThroughputArgs),
+    /// Measure what a remembered id costs in Postgres.
+    #[command(after_help = "Example:
+  handstamp lab storage --database postgres://…")]
+    Storage(measure::StorageArgs),
+    /// A consumer to be killed, which `lab kill` starts.
+    #[command(hide = true)]
+    Subject,
+    /// A consumer broken on purpose.
+    #[cfg(feature = "crash-points")]
+    #[command(hide = true)]
+    BrokenSubject(matrix::BrokenArgs),
+}
+
+/// Runs a command of the lab.
+///
+/// # Errors
+/// Why it could not go on; a verdict is an exit code.
+pub(crate) fn dispatch(command: &LabCommand) -> Result<Exit, CliError> {
+    match command {
+        LabCommand::Kill(args) => kill::kill(args),
+        LabCommand::Verify(args) => kill::verify(args),
+        LabCommand::Zombie(args) => zombie::zombie(args),
+        LabCommand::Throughput(args) => measure::throughput(args),
+        LabCommand::Storage(args) => measure::storage(args),
+        LabCommand::Subject => subject(),
+        LabCommand::Matrix(args) => matrix::matrix(args),
+        #[cfg(feature = "crash-points")]
+        LabCommand::BrokenSubject(args) => matrix::broken_subject(args),
+    }
+}
+
+/// Consumes as told on standard input until killed.
+fn subject() -> Result<Exit, CliError> {
+    match handstamp_lab::subjects::main() {
+        Ok(()) => Ok(Exit::Ok),
+        Err(error) => Err(CliError::new(Exit::Unexpected, format!("subject: {error}"))),
+    }
+}
+
+/// A folder that no other run has.
+#[cfg(feature = "kafka")]
+fn fresh_folder(what: &str) -> std::path::PathBuf {
+    let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+    format!("lab-{what}-{}", now.replace(':', "-")).into()
+}
+
+/// What the program says of an error of the lab.
+fn failed(error: LabError) -> CliError {
+    let exit = match error.kind {
+        LabErrorKind::Usage => Exit::Usage,
+        LabErrorKind::Unreachable => Exit::Unreachable,
+        LabErrorKind::Cancelled => Exit::Unfinished,
+        _ => Exit::Unexpected,
+    };
+    CliError::new(exit, error.message.clone()).caused_by(std::error::Error::source(&error))
+}
+
+/// Told by the first SIGTERM or SIGINT: then everything that was started is ended in order.
+///
+/// # Errors
+/// The operating system gives no thread or no signals.
+fn cancel_on_signal() -> Result<Cancel, CliError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let failed = |error: std::io::Error| {
+        CliError::new(Exit::Unexpected, format!("cannot listen for signals: {error}"))
+    };
+    let cancel = Cancel::default();
+    let told = cancel.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let (mut terminate, mut interrupt) = {
+        let _inside = runtime.enter();
+        let terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        (terminate, signal(SignalKind::interrupt()).map_err(failed)?)
+    };
+    let listen = move || {
+        runtime.block_on(async {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            told.cancel();
+        });
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(failed)?;
+    Ok(cancel)
+}

@@ -1,0 +1,137 @@
+//! The matrix of crash points: the program dies at each of them on real servers and on none, and nothing is
+//! doubled or lost. Built with the feature `crash-points` alone, as `scripts/test` does.
+
+// Helpers of tests panic as tests do: that is the failure report.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![cfg(all(feature = "crash-points", feature = "kafka", feature = "postgres"))]
+
+use handstamp_core::CrashPoint;
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// No matrix of a test takes longer.
+const LIMIT: Duration = Duration::from_secs(300);
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run scripts/test"))
+}
+
+/// Runs `handstamp lab matrix`; a run that hangs is killed.
+fn matrix(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_handstamp"));
+    command.args(["--log", "warn", "lab", "matrix"]).args(args).env_remove("HANDSTAMP_LAB_DATABASE");
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Both pipes hold far less than the system's 64 KiB, so that waiting first cannot block.
+    let until = Instant::now() + LIMIT;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > until {
+            child.kill().unwrap();
+            panic!("{args:?} took too long: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// The cells of a matrix that ended with this code.
+fn cells(code: i32, args: &[&str]) -> Vec<Value> {
+    let done = matrix(&[args, &["--json"]].concat());
+    let (out, said) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert_eq!(done.status.code(), Some(code), "{args:?}\n{out}\n{said}");
+    let object: Value = serde_json::from_str(&out).unwrap();
+    object["cells"].as_array().unwrap().clone()
+}
+
+fn text<'a>(cell: &'a Value, field: &str) -> &'a str {
+    cell[field].as_str().unwrap_or_default()
+}
+
+fn of<'a>(cells: &'a [Value], point: CrashPoint, source: &str, store: &str) -> &'a Value {
+    let is = |cell: &&Value| {
+        text(cell, "point") == point.name()
+            && text(cell, "source") == source
+            && text(cell, "store") == store
+            && cell["broken"].is_null()
+    };
+    let found: Vec<&Value> = cells.iter().filter(is).collect();
+    assert_eq!(found.len(), 1, "{} on {source} and {store}", point.name());
+    found[0]
+}
+
+fn effects(cells: &[Value], point: CrashPoint, store: &str) -> u64 {
+    of(cells, point, "file", store)["effects_at_crash"].as_u64().unwrap()
+}
+
+#[test]
+fn at_every_point_on_every_source_and_store_nothing_doubles_or_gets_lost() {
+    let (brokers, database) = (variable("HANDSTAMP_TEST_KAFKA"), variable("HANDSTAMP_TEST_POSTGRES"));
+    let cells = cells(0, &["--brokers", &brokers, "--database", &database, "--session-timeout", "2s"]);
+    for point in CrashPoint::all() {
+        let of_file = !matches!(point, CrashPoint::RevokeBeforeDrain | CrashPoint::RevokeAfterDrain);
+        for (source, store) in
+            [("file", "sqlite"), ("file", "postgres"), ("kafka", "sqlite"), ("kafka", "postgres")]
+        {
+            if source == "file" && !of_file {
+                continue;
+            }
+            let cell = of(&cells, point, source, store);
+            assert_eq!(cell["hit"], true, "{cell}");
+            assert_eq!(
+                (&cell["verdict"]["doubled"], &cell["verdict"]["lost"]),
+                (&0.into(), &0.into()),
+                "{cell}"
+            );
+            assert_eq!(cell["bad"], cell["dead_letters"], "{cell}");
+        }
+    }
+    // The controls: broken on purpose, the same cells do the harm that they must.
+    let controls: Vec<&Value> = cells.iter().filter(|cell| !cell["broken"].is_null()).collect();
+    assert_eq!(controls.len(), 8);
+    for cell in controls {
+        let harm = if cell["broken"] == "no-inbox" { "doubled" } else { "lost" };
+        assert!(cell["verdict"][harm].as_u64().unwrap() > 0, "{cell}");
+    }
+    // A file's batches come in order, so each point shows by what is durable that it lies where it says.
+    for store in ["sqlite", "postgres"] {
+        let before = effects(&cells, CrashPoint::BeforeCommit, store);
+        let after = effects(&cells, CrashPoint::AfterCommit, store);
+        assert!(0 < before && before < after, "{store}: {before}, {after}");
+        assert_eq!(effects(&cells, CrashPoint::AfterClaim, store), before);
+        assert_eq!(effects(&cells, CrashPoint::BetweenEffects, store), before);
+        assert_eq!(effects(&cells, CrashPoint::MidClaim, store), before);
+        assert_eq!(effects(&cells, CrashPoint::MidMigrate, store), 0);
+    }
+    assert_eq!(effects(&cells, CrashPoint::OnShutdown, "sqlite"), 240);
+}
+
+#[test]
+fn a_point_that_is_never_reached_proves_nothing_and_says_so() {
+    let args = ["--source", "file", "--store", "sqlite", "--at", "before-commit:100000"];
+    let cells = cells(6, &args);
+    assert_eq!((cells.len(), &cells[0]["hit"], text(&cells[0], "shows")), (1, &false.into(), "nothing"));
+    assert_eq!(cells[0]["verdict"]["lost"], 0, "it ran to its end");
+}
+
+#[test]
+fn the_program_may_die_many_times_in_a_row() {
+    let args = ["--source", "file", "--store", "sqlite", "--at", "after-commit:2", "--kills", "8"];
+    let cells = cells(0, &args);
+    assert_eq!((cells.len(), &cells[0]["hit"]), (1, &true.into()));
+}
+
+#[test]
+fn what_is_no_point_no_source_or_no_store_is_refused() {
+    for (args, words) in [
+        (&["--at", "nowhere"][..], "\"nowhere\" is no crash point"),
+        (&["--source", "rabbit"], "no such source or store"),
+        (&["--store", "postgres"], "no --database was given"),
+        (&["--source", "file", "--at", "revoke-before-drain"], "no consumer on this source"),
+    ] {
+        let done = matrix(args);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
+}
