@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for one answer of the broker.
 const WAIT: Duration = Duration::from_secs(30);
+/// How long a question is asked again: a broker that is busy, or changes coordinators, answers later.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where topics are made.
 #[derive(Debug)]
@@ -114,6 +116,21 @@ fn unreachable(what: &str, error: impl Into<Box<dyn std::error::Error + Send + S
     LabError::new(LabErrorKind::Unreachable, format!("the broker does not answer: {what}")).because(error)
 }
 
+/// Asks until there is an answer, with a limit; then the last error.
+fn patiently<T>(what: &str, mut ask: impl FnMut() -> rdkafka::error::KafkaResult<T>) -> Result<T> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match ask() {
+            Ok(answer) => return Ok(answer),
+            Err(error) if Instant::now() < until => {
+                tracing::debug!(what, %error, "the broker is asked again");
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            Err(error) => return Err(unreachable(what, error)),
+        }
+    }
+}
+
 impl Topic {
     /// Publishes a plan; the log notes every record once all are acknowledged. Returns how many records.
     ///
@@ -161,9 +178,7 @@ impl Topic {
         let view = self.view()?;
         (0..partitions)
             .map(|partition| {
-                let (_, high) = view
-                    .fetch_watermarks(&name, partition, WAIT)
-                    .map_err(|error| unreachable("end offsets", error))?;
+                let (_, high) = patiently("end offsets", || view.fetch_watermarks(&name, partition, WAIT))?;
                 Ok((partition, high))
             })
             .collect()
@@ -178,10 +193,8 @@ impl Topic {
         for partition in 0..self.partitions {
             list.add_partition(&self.name, partition);
         }
-        let answer = self
-            .view()?
-            .committed_offsets(list, WAIT)
-            .map_err(|error| unreachable("committed offsets", error))?;
+        let view = self.view()?;
+        let answer = patiently("committed offsets", || view.committed_offsets(list.clone(), WAIT))?;
         let mut committed = BTreeMap::new();
         for one in answer.elements() {
             if let Offset::Offset(offset) = one.offset() {

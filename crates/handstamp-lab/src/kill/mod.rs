@@ -21,6 +21,7 @@ pub use run::{Launch, Surroundings, Tick};
 pub use settings::{Profile, Row, RowKind, SETTINGS_FILE, Settings};
 
 use crate::error::{LabError, LabErrorKind, Result};
+use crate::subjects::Subject;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -69,8 +70,10 @@ pub fn run(around: &Surroundings<'_>, progress: &(dyn Fn(Progress) + Sync)) -> R
         RowKind::Random | RowKind::Resend => u64::from(settings.kills) + 1,
     };
     let mut rates = outcome::read_rates(around.folder);
-    let unmeasured: Vec<_> =
-        settings.subjects.iter().filter(|subject| !rates.contains_key(subject.name())).copied().collect();
+    let measured =
+        |subject: &Subject| rates.contains_key(subject.name()) || settings.throughput_messages == 0;
+    let unmeasured: Vec<Subject> =
+        settings.subjects.iter().filter(|subject| !measured(subject)).copied().collect();
     let all = jobs.iter().map(steps).sum::<u64>() + u64::try_from(unmeasured.len()).unwrap_or(0);
     let meter = Meter { done: Mutex::new(0), all, began: Instant::now(), progress };
     side_by_side(around, jobs, &meter)?;

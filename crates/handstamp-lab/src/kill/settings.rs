@@ -55,7 +55,7 @@ pub struct Settings {
     pub resend_one_in: u64,
     /// Who is killed.
     pub subjects: Vec<Subject>,
-    /// Messages of the throughput measurement.
+    /// Messages of the throughput measurement; 0: it is left out.
     pub throughput_messages: u64,
     /// Rows that run at the same time.
     pub side_by_side: usize,

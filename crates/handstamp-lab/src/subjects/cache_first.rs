@@ -18,11 +18,13 @@ pub(super) fn run(setup: &Setup) -> Res<()> {
     let known = std::fs::read_to_string(&path).unwrap_or_default();
     let mut cache: HashSet<String> = known.lines().map(str::to_owned).collect();
     let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
+    let mut after_mark = client::Point::default();
     loop {
         let Some(message) = client::poll(&consumer, Duration::from_secs(1)) else { continue };
         let credit = client::credit(&message)?;
         if cache.insert(credit.id.clone()) {
             writeln!(file, "{}", credit.id)?;
+            after_mark.pass(setup);
             setup.work();
             db.begin()?;
             apply(&mut db, &credit)?;

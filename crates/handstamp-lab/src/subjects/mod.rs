@@ -157,6 +157,8 @@ impl Subject {
         match self {
             Self::B => Some("after-commit"),
             Self::LookUpFirst => Some("before-mark"),
+            Self::OffsetFirst => Some("after-offset"),
+            Self::CacheFirst => Some("after-mark"),
             _ => None,
         }
     }

@@ -10,10 +10,12 @@ pub(super) fn run(setup: &Setup) -> Res<()> {
     config.set("enable.auto.commit", "false");
     let consumer = client::subscribe(&config, setup)?;
     let mut db = Db::connect(&setup.database)?;
+    let mut after_offset = client::Point::default();
     loop {
         let Some(message) = client::poll(&consumer, Duration::from_secs(1)) else { continue };
         let credit = client::credit(&message)?;
         client::commit(&consumer, &message)?;
+        after_offset.pass(setup);
         setup.work();
         db.begin()?;
         apply(&mut db, &credit)?;

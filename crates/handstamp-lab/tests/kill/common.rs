@@ -8,7 +8,7 @@ use handstamp_lab::subjects::Subject;
 use std::path::Path;
 
 /// Small enough for a test: the schedule decides how many messages there are.
-pub fn settings(subjects: &[Subject]) -> Settings {
+pub(crate) fn settings(subjects: &[Subject]) -> Settings {
     Settings {
         kills: 2,
         kill_within_ms: (1000, 2000),
@@ -16,18 +16,18 @@ pub fn settings(subjects: &[Subject]) -> Settings {
         messages: 300,
         session_timeout_ms: 1500,
         subjects: subjects.to_vec(),
-        throughput_messages: 200,
+        throughput_messages: 50,
         ..Settings::of(Profile::Quick)
     }
 }
 
-pub fn launch() -> Launch {
+pub(crate) fn launch() -> Launch {
     Launch { program: env!("CARGO_BIN_EXE_lab-subject").into(), subject: vec![], pipeline: vec![] }
 }
 
 /// Runs it, with a line of progress for whoever reads a failure.
 #[track_caller]
-pub fn run(settings: &Settings, broker: &Broker, place: &Place, folder: &Path) -> Outcome {
+pub(crate) fn run(settings: &Settings, broker: &Broker, place: &Place, folder: &Path) -> Outcome {
     let cancel = Cancel::default();
     let launch = launch();
     let around = Surroundings { settings, broker, place, folder, launch: &launch, cancel: &cancel };
@@ -36,7 +36,7 @@ pub fn run(settings: &Settings, broker: &Broker, place: &Place, folder: &Path) -
 }
 
 #[track_caller]
-pub fn row<'a>(outcome: &'a Outcome, name: &str) -> &'a RowOutcome {
+pub(crate) fn row<'a>(outcome: &'a Outcome, name: &str) -> &'a RowOutcome {
     let found = outcome.rows.iter().find(|row| row.name == name);
     found.unwrap_or_else(|| panic!("no row {name}: {outcome:#?}"))
 }

@@ -37,6 +37,9 @@ pub(crate) struct KillArgs {
     /// `session.timeout.ms` of the consumers; a broker has a least value of its own (6s by default).
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) session_timeout: Option<Duration>,
+    /// Messages of the measurement of messages a second; 0: it is left out.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub(crate) rate_messages: Option<u64>,
     /// Decides credits and kills.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<u64>,
@@ -47,7 +50,7 @@ pub(crate) struct KillArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     pub(crate) out: Option<PathBuf>,
     /// Go on with what an earlier run left undone in its folder, with its settings.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["profile", "subjects", "kills", "runs", "messages", "work", "session_timeout", "seed"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["profile", "subjects", "kills", "runs", "messages", "work", "session_timeout", "rate_messages", "seed"])]
     pub(crate) resume: Option<PathBuf>,
     /// End the program at a named point, at its n-th time if told so; needs a program built with crash points.
     #[arg(long, value_name = "POINT[:NTH]")]
@@ -89,7 +92,12 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// Always.
 #[cfg(not(feature = "kafka"))]
-pub(crate) fn kill(_: &KillArgs) -> Result<Exit, CliError> {
+pub(crate) fn kill(args: &KillArgs) -> Result<Exit, CliError> {
+    #[cfg(not(feature = "crash-points"))]
+    if args.at.is_some() {
+        return Err(super::matrix::no_crash_points());
+    }
+    let _ = args;
     Err(no_kafka())
 }
 
@@ -188,20 +196,19 @@ mod with_kafka {
         Err(crate::commands::lab::matrix::no_crash_points())
     }
 
-    /// The program alone has crash points: one cell of the matrix, killed there again and again.
+    /// One point is one row of the matrix, on the source and the store that were asked for.
     #[cfg(feature = "crash-points")]
     fn at_point(args: &KillArgs, at: &str) -> Result<Exit, CliError> {
-        use crate::commands::lab::matrix::{MatrixArgs, matrix};
         let store = if args.database.is_some() { "postgres" } else { "sqlite" };
-        matrix(&MatrixArgs {
+        crate::commands::lab::matrix::matrix(&crate::commands::lab::matrix::MatrixArgs {
             brokers: args.brokers.clone(),
             database: args.database.clone(),
             at: vec![at.to_owned()],
             source: Some("kafka".to_owned()),
             store: Some(store.to_owned()),
-            kills: args.kills.unwrap_or(5),
-            side_by_side: 1,
             session_timeout: args.session_timeout,
+            kills: args.kills.unwrap_or(1),
+            side_by_side: 1,
             seed: args.seed.unwrap_or(1),
             json: args.json,
         })
@@ -286,6 +293,7 @@ mod with_kafka {
         settings.kills = args.kills.unwrap_or(settings.kills);
         settings.runs = args.runs.unwrap_or(settings.runs);
         settings.messages = args.messages.unwrap_or(settings.messages);
+        settings.throughput_messages = args.rate_messages.unwrap_or(settings.throughput_messages);
         settings.seed = args.seed.unwrap_or(settings.seed);
         settings.work_ms = args.work.map_or(settings.work_ms, millis);
         settings.session_timeout_ms = args.session_timeout.map_or(settings.session_timeout_ms, millis);

@@ -1,0 +1,11 @@
+//! The lab's commands as a user types them, with real processes that really die.
+
+// Helpers of tests panic as tests do: that is the failure report.
+#![allow(clippy::unwrap_used, clippy::panic)]
+#![cfg(all(feature = "lab", feature = "kafka", feature = "postgres"))]
+
+mod common;
+mod ends;
+mod servers;
+mod usage;
+mod verify;
