@@ -4,6 +4,7 @@
 //!   Each can be broken on purpose in one named way.
 //! * [`mod@source_suite`], [`mod@store_suite`], [`mod@sink_suite`]: the rules every driver keeps, a case each. A
 //!   driver's test file gives a harness and one macro call.
+//! * [`redelivery`]: a handler's own unit test: its messages twice, out of order, with crashes.
 //! * [`process`]: starting, waiting for and ending real processes.
 //!
 //! A suite that no broken fake fails proves nothing: `tests/honesty.toml` says which cases each broken
@@ -13,6 +14,7 @@ mod check;
 pub mod fakes;
 mod payload;
 pub mod process;
+pub mod redelivery;
 pub mod sink_suite;
 pub mod source_suite;
 pub mod store_suite;
