@@ -61,11 +61,27 @@ pub(crate) fn publish(args: &PublishArgs) -> Result<Exit, CliError> {
 
 #[cfg(feature = "file")]
 async fn to_file(args: &PublishArgs, config: Option<&Config>, path: &Path) -> Result<Exit, CliError> {
+    refuse_place(path)?;
     let sink = handstamp_sources::file::FileSink::new(path);
     let plan = Plan::new(args, config, &path.display().to_string(), None)?;
     let published = plan.publish_all(&sink).await?;
     output::say(&format!("{} to {}", published.sentence(), path.display()));
     Ok(Exit::Ok)
+}
+
+/// A place that is wrong now is a mistake of the command line; what goes wrong later may be an outage.
+#[cfg(feature = "file")]
+fn refuse_place(path: &Path) -> Result<(), CliError> {
+    use std::io::{Error, ErrorKind};
+    let refused = |error: &Error| Err(CliError::io(Exit::Usage, "append to", path, error));
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    match std::fs::OpenOptions::new().append(true).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() != ErrorKind::NotFound => refused(&error),
+        // It is made with the first record.
+        Err(_) if folder.is_dir() && path.file_name().is_some() => Ok(()),
+        Err(error) => refused(&error),
+    }
 }
 
 #[cfg(not(feature = "file"))]
@@ -116,6 +132,10 @@ impl<'a> Plan<'a> {
         id_header: Option<String>,
     ) -> Result<Self, CliError> {
         let pointer = |flag: &str, text: &str| {
+            if text.is_empty() {
+                let why = "is empty; write a JSON pointer into the line, such as /account_id";
+                return Err(CliError::usage(format!("--{flag}: {why}")));
+            }
             Pointer::parse(text).map_err(|error| CliError::usage(format!("--{flag}: {error}")))
         };
         let id = match (&args.id_field, config.map(|config| &config.identity)) {

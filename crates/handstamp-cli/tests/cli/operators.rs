@@ -254,3 +254,26 @@ fn empty_lines_are_no_messages_but_keep_their_numbers() {
     let said = place.quiet(&args).exits(0).stderr;
     assert!(said.starts_with("published 4 messages"), "{said}");
 }
+
+/// A place that cannot be is a mistake of the command line, not something that is away.
+#[test]
+fn a_wrong_place_or_field_to_publish_is_a_mistake() {
+    let place = Place::wallet();
+    std::fs::create_dir(place.path("folder")).unwrap();
+    for (args, words) in [
+        (&["--out", "none/out.jsonl"][..], "none/out.jsonl"),
+        (&["--out", "folder"], "folder"),
+        (&["--out", "credits.jsonl/below"], "credits.jsonl/below"),
+        (&["--out", "out.jsonl", "--key-field", ""], "--key-field: is empty"),
+        (&["--out", "out.jsonl", "--id-field", ""], "--id-field: is empty"),
+        (&["--out", "out.jsonl", "--key-field", "account_id"], "must start with '/'"),
+        (&["--out", "out.jsonl", "--header", "a"], "--header"),
+    ] {
+        let done =
+            place.quiet(&[&["publish", "--sample", "credits", "--count", "1"], args].concat()).exits(2);
+        assert!(done.stderr.contains(words), "{args:?}: {}", done.stderr);
+    }
+    let missing = place.quiet(&["publish", "--out", "out.jsonl", "--input", "none.jsonl"]).exits(2);
+    assert!(missing.stderr.contains("is the name right"), "{}", missing.stderr);
+    assert!(!place.path("out.jsonl").exists());
+}
