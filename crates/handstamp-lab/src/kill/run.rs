@@ -372,6 +372,15 @@ impl<'a> Run<'a> {
     }
 }
 
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        // What subjects keep beside the database: a cache, a pipeline. Most have none.
+        for end in ["cache", "toml"] {
+            let _ = std::fs::remove_file(self.setup.folder.join(format!("{}.{end}", self.topic.name)));
+        }
+    }
+}
+
 /// Turns what a subject says, and what it logs, into events.
 fn listen(child: u32, history: History, heard: Arc<Heard>) -> impl Fn(&str) + Send + Sync + 'static {
     move |line| {

@@ -21,6 +21,9 @@ pub(super) fn config(setup: &Setup) -> ClientConfig {
     if let Some(ms) = setup.max_poll_interval_ms {
         config.set("max.poll.interval.ms", ms.to_string());
     }
+    if let Some(assignor) = setup.stall.as_ref().and_then(|stall| stall.assignor.as_ref()) {
+        config.set("partition.assignment.strategy", assignor);
+    }
     config
 }
 

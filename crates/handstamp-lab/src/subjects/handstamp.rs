@@ -86,14 +86,17 @@ pub(super) fn run(setup: &Setup) -> Res<()> {
 }
 
 fn kafka_options(setup: &Setup) -> KafkaOptions {
-    let options = KafkaOptions::new(&setup.brokers, &setup.group, [&setup.topic])
+    let mut options = KafkaOptions::new(&setup.brokers, &setup.group, [&setup.topic])
         .with_commit_every(Duration::from_millis(setup.commit_every_ms))
         .option("session.timeout.ms", setup.session_timeout_ms.to_string())
         .option("heartbeat.interval.ms", (setup.session_timeout_ms / 3).to_string());
-    match setup.max_poll_interval_ms {
-        Some(ms) => options.option("max.poll.interval.ms", ms.to_string()),
-        None => options,
+    if let Some(ms) = setup.max_poll_interval_ms {
+        options = options.option("max.poll.interval.ms", ms.to_string());
     }
+    if let Some(assignor) = setup.stall.as_ref().and_then(|stall| stall.assignor.as_ref()) {
+        options = options.option("partition.assignment.strategy", assignor);
+    }
+    options
 }
 
 /// The work on one message beside the database, and the lab's stalls.

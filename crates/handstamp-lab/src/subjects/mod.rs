@@ -221,6 +221,8 @@ pub struct Stall {
     pub ms: u64,
     /// How.
     pub how: Stalling,
+    /// `partition.assignment.strategy`; `None`: the client library's own.
+    pub assignor: Option<String>,
 }
 
 /// How a subject stalls.

@@ -86,11 +86,13 @@ pub struct Stalls {
     pub max_poll_interval_ms: u64,
     /// Consumers in the group.
     pub members: u32,
+    /// `partition.assignment.strategy`; `None`: the client library's own, which is eager.
+    pub assignor: Option<String>,
 }
 
 impl Default for Stalls {
     fn default() -> Self {
-        Self { one_in: 500, ms: 12_000, max_poll_interval_ms: 10_000, members: 3 }
+        Self { one_in: 500, ms: 12_000, max_poll_interval_ms: 10_000, members: 3, assignor: None }
     }
 }
 

@@ -206,7 +206,8 @@ mod tests {
 
     #[test]
     fn each_way_to_prove_nothing_is_seen() {
-        let spoils: [&dyn Fn(&mut Vec<RowOutcome>); 5] = [
+        type Spoil<'a> = &'a dyn Fn(&mut Vec<RowOutcome>);
+        let spoils: [Spoil<'_>; 5] = [
             &|rows| rows[0].runs[0].stalled_doubled = 0,
             &|rows| rows[1].runs[0].evictions = 0,
             &|rows| rows[2].runs[0].stalls = 0,

@@ -46,7 +46,8 @@ pub(super) fn zombie_run(around: &Surroundings<'_>, stalls: &Stalls, row: Row, r
     let mut now = Run::open(around, kill_row, run, plan, history)?;
     let ids = stalled_ids(&now.plan, stalls.one_in);
     now.setup.max_poll_interval_ms = Some(stalls.max_poll_interval_ms);
-    now.setup.stall = Some(Stall { ids: ids.clone(), ms: stalls.ms, how: row.how });
+    now.setup.stall =
+        Some(Stall { ids: ids.clone(), ms: stalls.ms, how: row.how, assignor: stalls.assignor.clone() });
     let mut log = SentLog::create(&stem.with_extension("sent.jsonl"))?;
     now.topic.fill(&now.plan, &mut log, around.cancel)?;
     log.finish()?;

@@ -39,11 +39,16 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
         header.extend(["doubled in all", "lost in all"]);
     }
     header.extend(["kills", "messages/s"]);
-    let rows = outcome.rows.iter().map(|row| cells(row, several)).collect();
+    // The published numbers are of 20 kills.
+    let published = outcome.settings.kills == 20;
+    if published {
+        header.push("published lab: doubled, lost");
+    }
+    let rows = outcome.rows.iter().map(|row| cells(row, several, published)).collect();
     format!("{}\n{}\n", table::plain(&header, rows), conclusion(&outcome.conclusion))
 }
 
-fn cells(row: &RowOutcome, several: bool) -> Vec<String> {
+fn cells(row: &RowOutcome, several: bool, published: bool) -> Vec<String> {
     let what = match row.row.kind {
         RowKind::Random => row.row.subject.describe().to_owned(),
         RowKind::Held => "killed exactly there".to_owned(),
@@ -64,6 +69,10 @@ fn cells(row: &RowOutcome, several: bool) -> Vec<String> {
     let counted: u32 = row.runs.iter().map(|run| run.kills_counted).sum();
     cells.push(if kills == counted { kills.to_string() } else { format!("{counted} of {kills}") });
     cells.push(row.per_second.map(|rate| format!("{rate:.1}")).unwrap_or_default());
+    if published && let Some(figure) = reference::KILL.iter().find(|figure| figure.subject == row.name) {
+        let spread = |(median, min, max)| ranged(Spread { median, min, max });
+        cells.push(format!("{}, {}", spread(figure.doubled), spread(figure.lost)));
+    }
     cells
 }
 
@@ -187,7 +196,16 @@ mod tests {
         let settings = Settings { runs: 3, ..Settings::of(Profile::Source) };
         let rows = vec![row(&[3000, 1000, 2000])];
         let text = outcome(&Outcome { settings, rows, conclusion: Conclusion::Kept });
-        for part in ["a1", "2,000 (1,000-3,000)", "0 (0-0)", "6,000", "60", "445.1", "kept"] {
+        for part in [
+            "a1",
+            "2,000 (1,000-3,000)",
+            "0 (0-0)",
+            "6,000",
+            "60",
+            "445.1",
+            "kept",
+            "3,648 (2,777-4,525), 0 (0-0)",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

@@ -25,6 +25,10 @@ pub(crate) struct ZombieArgs {
     /// Consumers in each group.
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
     pub(crate) members: u32,
+    /// How the group shares its partitions: range and roundrobin stop everybody at a rebalance,
+    /// cooperative-sticky does not; default: the client library's own.
+    #[arg(long, value_name = "NAME", value_parser = ["range", "roundrobin", "cooperative-sticky"])]
+    pub(crate) assignor: Option<String>,
     /// Decides which messages are stalled on.
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     pub(crate) seed: u64,
@@ -35,7 +39,7 @@ pub(crate) struct ZombieArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     pub(crate) out: Option<PathBuf>,
     /// Go on with what an earlier run left undone in its folder, with its settings.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["profile", "messages", "runs", "members", "seed"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["profile", "messages", "runs", "members", "assignor", "seed"])]
     pub(crate) resume: Option<PathBuf>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
@@ -74,7 +78,7 @@ pub(crate) fn zombie(args: &ZombieArgs) -> Result<Exit, CliError> {
         let earlier = zombie::recompute(&folder).map_err(failed)?;
         (earlier.settings, earlier.stalls)
     } else {
-        let stalls = Stalls { members: args.members, ..Stalls::default() };
+        let stalls = Stalls { members: args.members, assignor: args.assignor.clone(), ..Stalls::default() };
         (settings(args), stalls)
     };
     let settings = Settings { side_by_side: usize::from(args.side_by_side), ..settings };
