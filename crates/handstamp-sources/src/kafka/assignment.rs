@@ -33,6 +33,8 @@ pub(super) enum Item {
 pub(super) struct Owned {
     /// What waits inside the client library.
     pub(super) queue: Queue,
+    /// The outage in which that was last seen empty: what comes later was fetched later.
+    pub(super) emptied_in: u32,
     /// Read and not yet handed over; at most one small read.
     pub(super) left: VecDeque<Item>,
     /// What was handed over and settled in this epoch.
@@ -65,6 +67,7 @@ impl Owned {
     pub(super) fn new(queue: Queue, start: Option<i64>) -> Self {
         Self {
             queue,
+            emptied_in: 0,
             left: VecDeque::new(),
             mark: LowWaterMark::new(),
             acked: vec![],

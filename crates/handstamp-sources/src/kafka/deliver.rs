@@ -112,15 +112,16 @@ impl Session {
     /// Makes sure that something is left to hand over. Returns false when there is nothing.
     fn read(&mut self, id: u32) -> bool {
         let max = self.worker.limits.batch_max.clamp(1, READ_MAX);
-        let copier = &mut self.copier;
+        let (copier, outage) = (&mut self.copier, self.told.outages);
         let Some(slot) = self.worker.lanes.slot(id) else { return false };
         let (topic, partition) = (&slot.topic, slot.partition);
-        let Some(Owned { queue, left, .. }) = slot.owned.as_mut() else { return false };
+        let Some(Owned { queue, left, emptied_in, .. }) = slot.owned.as_mut() else { return false };
         if !left.is_empty() {
             return true;
         }
         if let Some(signal) = queue.signal() {
             if !signal.is_raised() {
+                *emptied_in = outage;
                 return false;
             }
             signal.lower();
@@ -140,7 +141,11 @@ impl Session {
             signal.keep();
         }
         let found = !left.is_empty();
-        if found {
+        // What was fetched before the broker went away says nothing about it.
+        let is_news = *emptied_in == outage;
+        if !found {
+            *emptied_in = outage;
+        } else if is_news {
             self.broker_answers();
         }
         for code in errors {

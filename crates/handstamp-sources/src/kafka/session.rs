@@ -52,6 +52,8 @@ pub(super) struct Session {
 pub(super) struct Told {
     /// The broker is away.
     pub(super) away: bool,
+    /// How often it was.
+    pub(super) outages: u32,
     /// Put out of the group since the last assignment. The library does not call an assignment lost when
     /// a rebalance was already waiting for us.
     pub(super) evicted: bool,
@@ -323,6 +325,7 @@ fn trouble(worker: &Worker, told: &mut Told, error: &KafkaError) -> Option<End> 
         }
         Code::AllBrokersDown => {
             if !std::mem::replace(&mut told.away, true) {
+                told.outages = told.outages.wrapping_add(1);
                 worker.notice(Notice::BrokerAway);
                 tracing::warn!(target: "handstamp", "no Kafka broker answers at {}; waiting", worker.options.brokers());
             }

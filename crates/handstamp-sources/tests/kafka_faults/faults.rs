@@ -1,15 +1,16 @@
 //! Whatever goes wrong outside, the source says it once, counts it, and goes on by itself.
 
-use crate::common::{Engine, PATIENCE, Place, assert_each_once, block_on, env};
+use crate::common::{Engine, LIMITS, PATIENCE, Place, assert_each_once, block_on, env};
 use handstamp_core::{Notice, Settled, Source as _, SourceErrorKind};
 use handstamp_sources::kafka::{KafkaOptions, KafkaSource, admin};
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn client(place: &Place) -> ClientConfig {
     let mut config = ClientConfig::new();
@@ -234,18 +235,30 @@ fn a_broker_that_dies_and_comes_back_loses_nothing_and_one_that_stays_away_does_
     place.produce(2, 0, 100);
     let mut engine = Engine::start(place.options());
     engine.until("the first part", |e| e.settled_as(Settled::Done) == 100);
+    // Nothing is taken from now on: what is fetched now is handed over after the broker is said to be away.
+    place.produce(2, 100, 20_000);
     own.services("kill");
-    engine.until("said to be away", |e| e.noticed(Notice::BrokerAway) == 1);
+    let limit = Instant::now() + PATIENCE;
+    while engine.noticed(Notice::BrokerAway) == 0 {
+        assert!(Instant::now() < limit, "not said to be away: {}", engine.state());
+        engine.take_control();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let before = engine.got.len();
     engine.go_on_for(Duration::from_secs(3));
+    assert!(engine.got.len() > before + 5 * LIMITS.batch_max, "more than the port held: {}", engine.state());
     assert_eq!(engine.noticed(Notice::BrokerAway), 1, "said once");
     assert!(!engine.ended && engine.failed.is_none());
     own.services("start");
-    place.produce(2, 100, 200);
-    engine.until("the second part", |e| e.got.len() >= 200 && e.settled_as(Settled::Done) >= 200);
+    place.produce(2, 20_000, 20_200);
+    engine.until("the second part", |e| {
+        let all = || e.values().into_iter().collect::<BTreeSet<u32>>();
+        e.got.len() >= 20_200 && all().len() == 20_200 && e.settled_as(Settled::Done) >= 20_200
+    });
     let mut all = engine.values();
     all.sort_unstable();
     all.dedup();
-    assert_each_once(all, 0, 200);
+    assert_each_once(all, 0, 20_200);
     own.services("kill");
     engine.until("away again", |e| e.noticed(Notice::BrokerAway) == 2);
     engine.close();
