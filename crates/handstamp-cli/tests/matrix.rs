@@ -135,3 +135,66 @@ fn what_is_no_point_no_source_or_no_store_is_refused() {
         assert!(said.contains(words), "{args:?}: {said}");
     }
 }
+
+/// What `psql` answers.
+fn psql(sql: &str) -> String {
+    let program = std::path::Path::new(&variable("HANDSTAMP_TEST_POSTGRES_BIN")).join("psql");
+    let url = variable("HANDSTAMP_TEST_POSTGRES");
+    let done = Command::new(program).args(["-qAtX", &url, "-c", sql]).output().unwrap();
+    assert!(done.status.success(), "{sql}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap().trim().to_owned()
+}
+
+/// The names in a folder that is there.
+fn names(folder: &std::path::Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Processes that were started in a folder.
+fn processes_in(folder: &std::path::Path) -> Vec<String> {
+    let lives_there = |pid: &String| {
+        std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder))
+    };
+    names(std::path::Path::new("/proc")).into_iter().filter(lives_there).collect()
+}
+
+#[test]
+fn a_matrix_that_is_stopped_leaves_no_process_no_file_no_schema_and_no_topic() {
+    let folder = tempfile::tempdir().unwrap();
+    let (brokers, database) = (variable("HANDSTAMP_TEST_KAFKA"), variable("HANDSTAMP_TEST_POSTGRES"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_handstamp"));
+    command.args(["--log", "warn", "lab", "matrix", "--source", "kafka", "--session-timeout", "2s"]);
+    command.args(["--brokers", &brokers, "--database", &database]).env("TMPDIR", folder.path());
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + LIMIT;
+    let wait_for = |what: &str, condition: &mut dyn FnMut() -> bool| {
+        while !condition() {
+            assert!(Instant::now() < until, "{what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_for("consumers at work", &mut || processes_in(folder.path()).len() > 3);
+    let name = names(folder.path()).pop().unwrap();
+    let schemas = format!("SELECT count(*) FROM pg_namespace WHERE nspname LIKE '{name}%'");
+    wait_for("schemas", &mut || psql(&schemas) != "0");
+    let told = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(told.unwrap().success());
+    wait_for("its end", &mut || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    assert_eq!((names(folder.path()), processes_in(folder.path())), (vec![], vec![]));
+    assert_eq!(psql(&schemas), "0");
+    let pipeline = folder.path().join("pipeline.toml");
+    let topic = format!("{name}_0");
+    let toml = format!(
+        "name = \"w\"\n[source]\ntype = \"kafka\"\nbrokers = \"{brokers}\"\ntopics = [\"{topic}\"]\ngroup = \"g\"\n\
+         [identity]\nheader = \"id\"\n[store]\ntype = \"sqlite\"\npath = \"s.db\"\n[[effect]]\nsql = \"SELECT 1\"\n"
+    );
+    std::fs::write(&pipeline, toml).unwrap();
+    wait_for("a topic that is gone", &mut || {
+        let mut publish = Command::new(env!("CARGO_BIN_EXE_handstamp"));
+        publish.args(["publish", "--sample", "credits", "--count", "1"]).arg(&pipeline);
+        let done = publish.output().unwrap();
+        !done.status.success() && String::from_utf8_lossy(&done.stderr).contains(&topic)
+    });
+}

@@ -159,7 +159,8 @@ impl<'a> Stage<'a> {
 
     /// The rival's coming takes partitions away from the armed one.
     fn crash_beside_a_rival(&self, mut armed: Command, mark: &Path, at: CrashAt) -> Result<Crash> {
-        let mut armed = Process::start(&mut armed, None, |_| {})?;
+        // It ends by itself, too, should the lab be killed.
+        let mut armed = Process::start(armed.args(["--until-idle", "30s"]), None, |_| {})?;
         let until = Instant::now() + LIMIT;
         while self.tables.effects() == 0 && armed.ended()?.is_none() && Instant::now() < until {
             self.cancel.sleep(LOOK_EVERY)?;
