@@ -116,6 +116,14 @@ impl Held {
         self.give_back();
         Ok(())
     }
+
+    /// Rolls back and never uses the connection again: a statement that somebody left running on it would
+    /// keep every later transaction from committing.
+    fn close(self) {
+        self.opened.guard.set_mode(Mode::Own);
+        // Closing rolls back too, unless such a statement keeps the connection from closing.
+        let _ = self.opened.connection.execute_batch("ROLLBACK");
+    }
 }
 
 /// An open transaction that holds the write lock. Dereferences to the connection for reading and writing;
@@ -484,8 +492,11 @@ fn end(tx: Tx) -> Result<(), StoreError> {
     let path = held.slot.options.path.display();
     match kind_of(&error) {
         Some(StoreErrorKind::Conflict) => {
-            let failed = store_error(&format!("committing to {path}"), error);
-            let _ = held.roll_back();
+            let mut failed = store_error(&format!("committing to {path}"), error);
+            failed
+                .message
+                .push_str("; a handler that keeps a statement running beyond its end does this too");
+            held.close();
             Err(failed)
         }
         // A deferred foreign key: the transaction is still open.

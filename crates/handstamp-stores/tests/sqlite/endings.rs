@@ -76,6 +76,31 @@ async fn unread_rows_part_no_claim_from_its_effect() {
     assert_eq!(number(&beside(&folder), "SELECT count(*) FROM ledger"), 3);
 }
 
+/// A statement that still runs when its transaction is to be committed keeps it from being committed; the
+/// transactions after it have nothing to do with it.
+#[tokio::test]
+async fn a_statement_that_is_left_running_spoils_its_own_transaction_only() {
+    let folder = TempDir::new().unwrap();
+    let store = open(&folder).await;
+    let (tx, _) = begun(&store, "a").await;
+    let mut left =
+        Box::new(tx.prepare("INSERT INTO ledger VALUES ('x', 1), ('y', 2) RETURNING amount").unwrap());
+    let mut rows = left.query([]).unwrap();
+    assert!(rows.next().unwrap().is_some());
+    std::mem::forget(rows);
+    std::mem::forget(left);
+    let spoiled = store.commit(tx).await;
+    let durable = number(&beside(&folder), BOTH);
+    assert_eq!(durable, i64::from(spoiled.is_ok()), "{spoiled:?}");
+    assert_lock_is_free(&folder, "after the commit");
+    for id in ["b", "c"] {
+        let (tx, claims) = begun(&store, id).await;
+        assert_eq!(claims, [Claim::First], "{id}");
+        tx.execute(CREDIT, []).unwrap();
+        store.commit(tx).await.unwrap_or_else(|e| panic!("{id}: {e}"));
+    }
+}
+
 #[tokio::test]
 async fn a_timeout_in_mid_query_frees_the_lock_at_once() {
     let folder = TempDir::new().unwrap();
