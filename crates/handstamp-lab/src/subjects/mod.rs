@@ -29,6 +29,7 @@ mod c;
 mod cache_first;
 #[cfg(feature = "kafka")]
 mod client;
+#[cfg(feature = "kafka")]
 mod db;
 #[cfg(feature = "kafka")]
 mod handstamp;
@@ -37,6 +38,7 @@ mod look_up_first;
 #[cfg(feature = "kafka")]
 mod offset_first;
 pub mod program;
+#[cfg(feature = "kafka")]
 pub(crate) mod stall;
 
 use crate::error::{LabError, Result};
@@ -44,10 +46,9 @@ use crate::ledger::Database;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::fmt;
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, Read};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 /// What a subject's own code may fail with.
 type Res<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -237,10 +238,11 @@ pub enum Stalling {
     Frozen,
 }
 
+#[cfg(feature = "kafka")]
 impl Setup {
     /// The work on one message beside the database.
     fn work(&self) {
-        std::thread::sleep(Duration::from_millis(self.work_ms));
+        std::thread::sleep(std::time::Duration::from_millis(self.work_ms));
     }
 }
 
@@ -267,7 +269,9 @@ pub enum Said {
 }
 
 /// Says something to the supervisor. One that is gone does not listen, and ends us by our standard input.
+#[cfg(feature = "kafka")]
 fn say(said: &Said) {
+    use std::io::Write;
     let mut out = std::io::stdout().lock();
     if let Ok(line) = serde_json::to_string(said) {
         let _ = writeln!(out, "{line}").and_then(|()| out.flush());

@@ -33,7 +33,6 @@ pub(super) fn first_time(setup: &Setup, id: &str) -> Res<Option<(Stalling, Durat
 }
 
 /// Stalls the calling thread on a message, the first time. The hand-written loops poll on the same thread.
-#[cfg(feature = "kafka")]
 pub(super) fn pass(setup: &Setup, id: &str) -> Res<()> {
     let Some((how, time)) = first_time(setup, id)? else { return Ok(()) };
     say(&Said::Stalled(id.to_owned()));
@@ -54,7 +53,6 @@ pub(super) fn pass(setup: &Setup, id: &str) -> Res<()> {
 }
 
 /// The same in a handler of the runtime, whose own thread goes on polling unless `stop_polling` stops it.
-#[cfg(feature = "kafka")]
 pub(super) async fn pass_async(setup: &Setup, id: &str, stop_polling: impl Fn(Duration)) -> Res<()> {
     let Some((how, time)) = first_time(setup, id)? else { return Ok(()) };
     say(&Said::Stalled(id.to_owned()));

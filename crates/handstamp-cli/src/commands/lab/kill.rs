@@ -297,9 +297,14 @@ mod with_kafka {
         settings.seed = args.seed.unwrap_or(settings.seed);
         settings.work_ms = args.work.map_or(settings.work_ms, millis);
         settings.session_timeout_ms = args.session_timeout.map_or(settings.session_timeout_ms, millis);
-        settings.side_by_side = args.side_by_side.map_or(settings.side_by_side, usize::from);
+        settings.side_by_side = args.side_by_side.map_or_else(room, usize::from);
         where_.clone_into(&mut settings.place);
         settings.checked(is_sqlite).map_err(failed)
+    }
+
+    /// How many runs a machine has room for: they wait most of the time.
+    fn room() -> usize {
+        std::thread::available_parallelism().map_or(2, usize::from).saturating_mul(4).clamp(2, 32)
     }
 
     fn millis(time: Duration) -> u64 {
