@@ -30,6 +30,8 @@ pub enum Event {
         messages: u64,
         /// Which program wrote this.
         version: String,
+        /// When the run began, in milliseconds since 1970.
+        began_ms: u64,
     },
     /// A consumer process was started.
     Started {
@@ -58,6 +60,21 @@ pub enum Event {
         counts: bool,
         /// The named point it was held at, when it was not killed at random.
         point: Option<String>,
+    },
+    /// A consumer process was stopped (SIGSTOP).
+    Stopped {
+        /// Which process.
+        child: u32,
+    },
+    /// A stopped consumer process goes on (SIGCONT).
+    Continued {
+        /// Which process.
+        child: u32,
+    },
+    /// Connections between the consumers and the database were reset.
+    Cut {
+        /// How many.
+        connections: u64,
     },
     /// A consumer process ended by itself.
     Ended {
@@ -134,6 +151,11 @@ pub enum Event {
         /// From so many messages.
         messages: u64,
     },
+    /// When effects came that their id had already, by the database's clock: for the time line.
+    Repeated {
+        /// Milliseconds since 1970, in order.
+        at_ms: Vec<u64>,
+    },
     /// Last line: what the database held.
     End(EndState),
 }
@@ -194,6 +216,13 @@ impl History {
         let mut writer = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         writer.failed.take().map_or(Ok(()), Err)
     }
+}
+
+/// Milliseconds since 1970 by this machine's clock.
+#[must_use]
+pub fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Reads a history. A last line that was cut off by a crash is left out.

@@ -26,6 +26,8 @@
 //! | `subjects` | the consumers that are killed |
 //! | `kill` | `lab kill` |
 //! | `zombie` | `lab zombie`: consumers that the group has given up on and that write all the same |
+//! | `demo` | `lab demo` |
+//! | `own` | `lab own` |
 //! | `throughput`, `storage` | `lab throughput`, `lab storage` |
 //! | `reference` | figures of a published lab, shown beside ours |
 //! | `proxy` | a TCP proxy that does to connections what networks do |
@@ -39,6 +41,7 @@ pub mod cancel;
 pub mod checker;
 #[cfg(feature = "crash-points")]
 pub mod crash;
+pub mod demo;
 pub mod error;
 #[cfg(feature = "postgres")]
 pub mod faults;
@@ -48,6 +51,8 @@ pub mod kill;
 pub mod ledger;
 #[cfg(feature = "crash-points")]
 pub mod matrix;
+#[cfg(feature = "kafka")]
+pub mod own;
 pub mod proxy;
 pub mod reference;
 pub mod schedule;

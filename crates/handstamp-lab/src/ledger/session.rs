@@ -54,6 +54,18 @@ impl Session {
         self.wait(self.client.batch_execute(sql))
     }
 
+    /// The first column of a query as text; a row without a value is left out.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn first_texts(&self, sql: &str) -> Result<Vec<String>> {
+        use tokio_postgres::SimpleQueryMessage::Row;
+        let answer = self.wait(self.client.simple_query(sql))?;
+        let text = |message: &tokio_postgres::SimpleQueryMessage| match message {
+            Row(row) if !row.is_empty() => row.get(0).map(str::to_owned),
+            _ => None,
+        };
+        Ok(answer.iter().filter_map(text).collect())
+    }
+
     /// The one number that a query answers.
     pub(crate) fn number(&self, sql: &str) -> Result<i64> {
         Ok(self.wait(self.client.query_one(sql, &[]))?.get(0))
