@@ -65,7 +65,6 @@ pub fn run(
         seed: settings.seed,
         messages: settings.messages.count,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        began_ms: crate::history::now_ms(),
     });
     let name = format!("hs_own_{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
     let topic = broker.create_topic(&name, settings.messages.partitions)?;
