@@ -156,6 +156,11 @@ pub enum Event {
         /// Milliseconds since 1970, in order.
         at_ms: Vec<u64>,
     },
+    /// When effects came that their id had already, by the database's clock: for the time line.
+    Repeated {
+        /// Milliseconds since the run began, in order; only as exact as the two clocks agree.
+        at_ms: Vec<u64>,
+    },
     /// Last line: what the database held.
     End(EndState),
 }
@@ -181,6 +186,7 @@ struct Writer {
     file: File,
     path: PathBuf,
     began: Instant,
+    began_ms: u64,
     failed: Option<LabError>,
 }
 
@@ -191,7 +197,8 @@ impl History {
     /// The file cannot be made.
     pub fn create(path: &Path) -> Result<Self> {
         let file = File::create(path).map_err(|error| LabError::file("write", path, error))?;
-        let writer = Writer { file, path: path.to_owned(), began: Instant::now(), failed: None };
+        let writer =
+            Writer { file, path: path.to_owned(), began: Instant::now(), began_ms: now_ms(), failed: None };
         Ok(Self { inner: Arc::new(Mutex::new(writer)) })
     }
 
@@ -208,6 +215,13 @@ impl History {
         }
     }
 
+    /// Notes effects that repeated others; their times are milliseconds since 1970 by the database's clock.
+    pub fn note_repeated(&self, times_ms: &[u64]) {
+        let began_ms = self.inner.lock().unwrap_or_else(PoisonError::into_inner).began_ms;
+        let at_ms = times_ms.iter().map(|time| time.saturating_sub(began_ms)).collect();
+        self.note(Event::Repeated { at_ms });
+    }
+
     /// Says whether everything was written.
     ///
     /// # Errors
@@ -221,6 +235,12 @@ impl History {
 /// Milliseconds since 1970 by this machine's clock.
 #[must_use]
 pub fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds since 1970 by this machine's clock.
+fn now_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

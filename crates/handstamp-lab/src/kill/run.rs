@@ -165,6 +165,7 @@ pub(super) fn kill_run(around: &Surroundings<'_>, row: Row, run: u32, tick: &dyn
     }
     run_now.drain()?;
     tick(Tick::Drained);
+    run_now.history.note_repeated(&run_now.ledger.repeated_ms()?);
     let end = run_now.ledger.end_state()?;
     run_now.history.note(Event::End(end));
     run_now.history.finish()

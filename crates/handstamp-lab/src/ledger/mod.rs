@@ -166,6 +166,18 @@ impl Ledger {
         }
     }
 
+    /// When effects came that their id had already, in milliseconds since 1970 by the database's clock.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub fn repeated_ms(&mut self) -> Result<Vec<u64>> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(ledger) => ledger.repeated_ms(),
+            Self::Sqlite(ledger) => ledger.repeated_ms(),
+        }
+    }
+
     /// Everything the verdict needs.
     ///
     /// # Errors

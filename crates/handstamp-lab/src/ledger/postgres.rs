@@ -89,6 +89,14 @@ impl PostgresLedger {
         }))
     }
 
+    pub(super) fn repeated_ms(&mut self) -> Result<Vec<u64>> {
+        let sql = "SELECT CAST(extract(epoch FROM at) * 1000 AS int8) FROM (
+                     SELECT seq, at, row_number() OVER (PARTITION BY event_id ORDER BY seq) AS n FROM ledger) AS l
+                   WHERE n > 1 ORDER BY seq";
+        let rows = self.session.wait(self.session.client.query(sql, &[]))?;
+        Ok(rows.iter().map(|row| u64::try_from(row.get::<_, i64>(0)).unwrap_or(0)).collect())
+    }
+
     fn pairs<K>(&self, sql: &str) -> Result<BTreeMap<K, i64>>
     where
         K: Ord + for<'a> tokio_postgres::types::FromSql<'a>,

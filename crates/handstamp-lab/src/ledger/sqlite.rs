@@ -93,6 +93,15 @@ impl SqliteLedger {
         self.connection()?.query_row(sql, [], span).optional().map_err(refused)
     }
 
+    pub(super) fn repeated_ms(&mut self) -> Result<Vec<u64>> {
+        let sql = "SELECT CAST(at * 1000 AS INTEGER) FROM (
+                     SELECT seq, at, row_number() OVER (PARTITION BY event_id ORDER BY seq) AS n FROM ledger)
+                   WHERE n > 1 ORDER BY seq";
+        let mut statement = self.connection()?.prepare(sql).map_err(refused)?;
+        let times = statement.query_map([], |row| row.get::<_, i64>(0)).map_err(refused)?;
+        times.map(|time| Ok(u64::try_from(time.map_err(refused)?).unwrap_or(0))).collect()
+    }
+
     fn pairs<K: rusqlite::types::FromSql + Ord>(
         &self,
         sql: &str,
@@ -157,6 +166,7 @@ mod tests {
         }
         assert_eq!((ledger.progress().expect("read"), ledger.ids().expect("read")), (3, 2));
         assert_eq!(ledger.span().expect("read").map(|span| span.effects), Some(3));
+        assert_eq!(ledger.repeated_ms().expect("read").len(), 1);
         let end = ledger.end_state().expect("read");
         assert_eq!(end.effects, [("a".to_owned(), 2), ("b".to_owned(), 1)].into());
         assert_eq!(end.balances, [(1, 0), (2, 0), (3, 0)].into());

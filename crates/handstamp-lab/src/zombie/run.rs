@@ -62,6 +62,7 @@ pub(super) fn zombie_run(around: &Surroundings<'_>, stalls: &Stalls, row: Row, r
     }
     remove_marks(&now, &ids);
     worked?;
+    now.history.note_repeated(&now.ledger.repeated_ms()?);
     let end = now.ledger.end_state()?;
     now.history.note(Event::End(end));
     now.history.finish()

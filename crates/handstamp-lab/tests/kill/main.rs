@@ -2,7 +2,7 @@
 //! Postgres.
 
 // Helpers of tests panic as tests do: that is the failure report.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod common;
 mod mock;
