@@ -154,6 +154,18 @@ impl Ledger {
         }
     }
 
+    /// Connects again, after the server was away or another one has taken its place.
+    ///
+    /// # Errors
+    /// `Usage` for a ledger that is a file; the database does not answer.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn reconnect(&mut self, url: &str) -> Result<()> {
+        match self {
+            Self::Postgres(ledger) => ledger.reconnect(url),
+            Self::Sqlite(_) => Err(crate::error::LabError::usage("a ledger that is a file is never away")),
+        }
+    }
+
     /// When effects came; `None` while there are none.
     ///
     /// # Errors

@@ -105,6 +105,12 @@ impl PostgresLedger {
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
+    pub(super) fn reconnect(&mut self, url: &str) -> Result<()> {
+        self.session = Session::open(url)?;
+        url.clone_into(&mut self.url);
+        self.session.run(&format!("SET search_path TO {}", self.schema))
+    }
+
     pub(super) fn end_state(&mut self) -> Result<EndState> {
         let effects = self.pairs::<String>(EFFECTS)?;
         let inbox = inbox_schema(&self.schema);

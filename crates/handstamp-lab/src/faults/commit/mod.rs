@@ -18,16 +18,16 @@ mod tap;
 mod wire;
 
 use super::report::{Row, Standing};
+use super::through::{self, PostgresUrl, Through};
 use crate::cancel::Cancel;
 use crate::checker::{self, Verdict as Judged};
 use crate::error::{LabError, LabErrorKind, Result};
-use crate::ledger::{Ledger, Place};
+use crate::ledger::{Database, Ledger, Place};
 use crate::proxy::{Proxy, ProxyOptions, Totals, Way};
 use crate::workload::{Credit, Plan};
 use aim::{Anchor, Blow, Layout, Target, aim};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use subjects::Job;
@@ -105,30 +105,6 @@ pub struct CommitRow {
     pub verdict: Judged,
     /// How long it took, in seconds.
     pub took_s: f64,
-}
-
-/// What went through a row's proxies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Through {
-    /// Bytes to the server.
-    pub bytes_up: u64,
-    /// Bytes from the server.
-    pub bytes_down: u64,
-    /// Bytes thrown away.
-    pub bytes_dropped: u64,
-    /// Connections that the proxies cut.
-    pub connections_cut: u64,
-}
-
-impl From<Totals> for Through {
-    fn from(totals: Totals) -> Self {
-        Self {
-            bytes_up: totals.up,
-            bytes_down: totals.down,
-            bytes_dropped: totals.dropped,
-            connections_cut: totals.cut,
-        }
-    }
 }
 
 /// Both subjects' rows.
@@ -364,25 +340,22 @@ impl Bench<'_> {
         targets: &[Target],
         messages: u64,
     ) -> Result<Lane> {
-        let (upstream, through) = proxied_url(&self.options.url, schema)?;
+        let server = PostgresUrl::parse(&self.options.url)?;
         let aim = SharedAim::at(targets.iter().copied());
         let seed = self.options.seed.wrapping_add(u64::from(stream));
         let options = ProxyOptions {
             seed,
             missed_after: Some(MISSED_AFTER),
             taps: Some(aim.taps()),
-            ..ProxyOptions::before(upstream)
+            ..ProxyOptions::before(server.place)
         };
-        let proxy = self.runtime.block_on(Proxy::start(options)).map_err(|error| {
-            LabError::new(LabErrorKind::Other, "the proxy cannot be started").because(error)
-        })?;
+        let proxy = through::start(self.runtime, options)?;
         let plan = Plan { seed: seed.wrapping_mul(1_000_003), messages, accounts: ACCOUNTS, resends: 0 };
         let credits: Vec<Credit> = (0..messages).map(|n| plan.credit(n)).collect();
         let file = self.options.folder.join(format!("{schema}-{stream}.jsonl"));
         subjects::write_lines(&file, &credits)?;
         let job = Job {
-            url: through(proxy.address()),
-            schema: schema.to_owned(),
+            database: Database::Postgres { url: server.by(&[proxy.address()]), schema: schema.to_owned() },
             lane: stream,
             batch: batch_of(lane),
             declared: lane.is_multiple_of(2),
@@ -503,25 +476,4 @@ fn missed(layout: &Layout, struck: &[Struck]) -> Vec<String> {
     all.filter(|position| !cut_at.contains(position))
         .map(|(way, at)| format!("{} {at}", way.as_str()))
         .collect()
-}
-
-/// The server's address, and what makes a URL that leads through a proxy from the proxy's address.
-fn proxied_url(url: &str, schema: &str) -> Result<(SocketAddr, impl Fn(SocketAddr) -> String)> {
-    let bad = || LabError::usage("the database URL must be postgres://user@host:port/database");
-    let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
-    let (authority, path) = rest.split_once('/').ok_or_else(bad)?;
-    let (user, place) = authority.rsplit_once('@').unwrap_or(("postgres", authority));
-    let place = if place.contains(':') { place.to_owned() } else { format!("{place}:5432") };
-    let upstream = place
-        .to_socket_addrs()
-        .ok()
-        .and_then(|mut found| found.next())
-        .ok_or_else(|| LabError::usage(format!("the database's address {place} is not known")))?;
-    let database = path.split('?').next().unwrap_or_default().to_owned();
-    let (scheme, user, schema) = (scheme.to_owned(), user.to_owned(), schema.to_owned());
-    Ok((upstream, move |proxy| {
-        format!(
-            "{scheme}://{user}@{proxy}/{database}?sslmode=disable&options=-c%20search_path%3D{schema}%20-c%20idle_in_transaction_session_timeout%3D2000"
-        )
-    }))
 }

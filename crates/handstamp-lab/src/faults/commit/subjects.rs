@@ -4,6 +4,7 @@
 //! their connection, so nothing is gained by a process of its own.
 
 use crate::error::{LabError, LabErrorKind, Result};
+use crate::ledger::Database;
 use crate::workload::Credit;
 use handstamp::file::{FileOptions, FileSource};
 use handstamp::postgres::{PostgresOptions, PostgresStore, SchemaName, SqlEffects, Tx};
@@ -25,9 +26,8 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// Where a subject works.
 #[derive(Debug, Clone)]
 pub(super) struct Job {
-    /// Through the proxy, with the run's schema as search path.
-    pub(super) url: String,
-    pub(super) schema: String,
+    /// The run's ledger, through the proxy.
+    pub(super) database: Database,
     pub(super) lane: u32,
     /// Most messages in one transaction.
     pub(super) batch: usize,
@@ -43,9 +43,10 @@ fn refused(what: &str, error: impl Into<Box<dyn std::error::Error + Send + Sync>
 pub(super) async fn ours(job: Job, file: std::path::PathBuf) -> Result<()> {
     let name = format!("lane-{}", job.lane);
     let name = ConsumerName::new(&name).map_err(|error| refused("has no name", error))?;
-    let mut options = PostgresOptions::parse(&job.url).map_err(|error| refused("has no database", error))?;
-    options =
-        options.with_schema(SchemaName::new(&job.schema).map_err(|error| refused("has no schema", error))?);
+    let (url, schema) =
+        job.database.postgres().ok_or_else(|| LabError::usage("commits are cut on Postgres"))?;
+    let mut options = PostgresOptions::parse(&url).map_err(|error| refused("has no database", error))?;
+    options = options.with_schema(SchemaName::new(&schema).map_err(|error| refused("has no schema", error))?);
     options.commit_timeout = COMMIT_WAIT;
     options.abandon_timeout = COMMIT_WAIT;
     options.idle_in_transaction_timeout = IDLE_MAX;
@@ -81,12 +82,13 @@ async fn credit(tx: &mut Tx, message: &Message) -> std::result::Result<(), Handl
 /// Database, then offset, no inbox: a credit whose transaction did not answer is done again, as a
 /// redelivery would do it.
 pub(super) async fn without_inbox(job: Job, credits: Vec<Credit>) -> Result<()> {
+    let (url, _) = job.database.postgres().ok_or_else(|| LabError::usage("commits are cut on Postgres"))?;
     let mut client = None;
     for chunk in credits.chunks(job.batch.max(1)) {
         loop {
             let connected = match client.take() {
                 Some(connected) => Ok(connected),
-                None => connect(&job.url).await,
+                None => connect(&url).await,
             };
             if let Ok(mut connected) = connected
                 && let Ok(Ok(())) = tokio::time::timeout(IDLE_MAX, apply(&mut connected, chunk)).await
@@ -104,6 +106,8 @@ async fn connect(url: &str) -> std::result::Result<Client, tokio_postgres::Error
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     // Its error is the error of the next question.
     drop(tokio::spawn(connection));
+    let idle_ms = IDLE_MAX.as_millis();
+    client.batch_execute(&format!("SET idle_in_transaction_session_timeout = {idle_ms}")).await?;
     Ok(client)
 }
 

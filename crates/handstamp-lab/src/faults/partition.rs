@@ -1,0 +1,354 @@
+//! `lab faults partition`: one member is cut off from the broker for longer than its session, while it still
+//! reaches the database and other members work; and the leader of three brokers is killed.
+//!
+//! ```text
+//!  victim ── proxies ── broker          others ── broker          all ── database
+//!              ╳  longer than the session: the others take the victim's partitions over
+//!              ╳  the victim finishes what it has in hand, in the database
+//!           healed: it comes back, and what it still believes to be its own must not count twice
+//! ```
+//!
+//! The control is the same with database-then-offset and no inbox as the victim and the others: it must double.
+
+use super::fault::Scene;
+use super::group::{Around, Group, Member, PARTITIONS, runtime, violation};
+use super::report::{Row, Standing};
+use super::through::Through;
+use crate::checker::Verdict;
+use crate::error::{LabError, LabErrorKind, Result};
+use crate::proxy::{Accept, Ending, Flow, Rules, Way, WayRules};
+use crate::subjects::Subject;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// `session.timeout.ms` of every member.
+const SESSION_MS: u64 = 2000;
+/// How long the broker is cut off: three sessions.
+const CUT: Duration = Duration::from_millis(3 * SESSION_MS);
+/// A healed member is given so long to come back before the next round.
+const HEALED: Duration = Duration::from_secs(3);
+/// Longest wait for the first effects, and for new ones with a broker dead.
+const FIRST_MAX: Duration = Duration::from_secs(60);
+/// Work on each message beside the database.
+const WORK_MS: u64 = 20;
+/// Members of each group, the victim included.
+const MEMBERS: u64 = 3;
+/// Longest wait for the brokers to say who leads.
+const METADATA_MAX: Duration = Duration::from_secs(20);
+
+/// What is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// Nothing gets through.
+    BothWays,
+    /// What the victim says does not arrive; it hears the broker.
+    UpOnly,
+    /// What the broker says does not arrive; it hears the victim.
+    DownOnly,
+    /// The leader of a partition is killed, on three brokers.
+    LeaderKilled,
+}
+
+impl Split {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::BothWays, Self::UpOnly, Self::DownOnly, Self::LeaderKilled];
+
+    /// For people.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::BothWays => "broker cut off, both ways",
+            Self::UpOnly => "broker cut off, requests lost",
+            Self::DownOnly => "broker cut off, answers lost",
+            Self::LeaderKilled => "three brokers, leader killed",
+        }
+    }
+
+    fn rules(self) -> Rules {
+        let stalled = WayRules { flow: Flow::Stall, ..WayRules::default() };
+        match self {
+            Self::UpOnly => Rules { accept: Accept::HalfOpen, ..Rules::NONE }.with(Way::Up, stalled),
+            Self::DownOnly => Rules { accept: Accept::HalfOpen, ..Rules::NONE }.with(Way::Down, stalled),
+            Self::BothWays | Self::LeaderKilled => Rules::partition(),
+        }
+    }
+}
+
+/// What came of one row.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PartitionRow {
+    /// What was cut.
+    pub split: Split,
+    /// Who was cut off.
+    pub subject: Subject,
+    /// How often.
+    pub rounds: u32,
+    /// Rounds in which every partition went on while the victim, or a broker, was away.
+    pub taken_over: u32,
+    /// Between the victim and the brokers; between all and them where a leader was killed.
+    pub broker: Through,
+    /// Between the subjects and the database.
+    pub database: Through,
+    /// Whether everything was handled and settled in the end.
+    pub drained: bool,
+    /// The verdict of the checker.
+    pub verdict: Verdict,
+}
+
+impl PartitionRow {
+    fn standing(&self) -> Standing {
+        let gap = if self.broker.bytes_down == 0 || self.database.bytes_down == 0 {
+            Some("the subjects went around a proxy".to_owned())
+        } else if self.broker.connections_lost == 0 {
+            Some("no connection was cut".to_owned())
+        } else if self.taken_over < self.rounds {
+            Some(format!("in {} of {} rounds nobody took over", self.rounds - self.taken_over, self.rounds))
+        } else {
+            None
+        };
+        if !self.subject.promises() {
+            let broken = self.verdict.lost > 0 || self.verdict.unsent > 0;
+            let why = if broken {
+                Some(format!("the control itself is broken: {}", violation(&self.verdict)))
+            } else if self.verdict.doubled == 0 {
+                Some("the control without an inbox doubled nothing: this proves nothing".to_owned())
+            } else {
+                gap
+            };
+            return why.map_or(Standing::Control, Standing::Inconclusive);
+        }
+        if !self.verdict.is_clean() {
+            return Standing::Violated(violation(&self.verdict));
+        }
+        if !self.drained {
+            return Standing::Violated("messages did not flow again by themselves".to_owned());
+        }
+        gap.map_or(Standing::Held, Standing::Inconclusive)
+    }
+
+    /// Its row of the table.
+    #[must_use]
+    pub fn row(&self) -> Row {
+        let control = if self.subject.promises() { "" } else { " (control)" };
+        Row {
+            name: format!("{}: {}{control}", self.split.describe(), self.subject),
+            cells: vec![
+                ("doubled", self.verdict.doubled.to_string()),
+                ("lost", self.verdict.lost.to_string()),
+                ("dead letters", self.verdict.dead_lettered.to_string()),
+                ("taken over", format!("{} of {}", self.taken_over, self.rounds)),
+                ("broker bytes", (self.broker.bytes_up + self.broker.bytes_down).to_string()),
+                ("connections lost", self.broker.connections_lost.to_string()),
+                ("database bytes", (self.database.bytes_up + self.database.bytes_down).to_string()),
+            ],
+            standing: self.standing(),
+        }
+    }
+}
+
+fn refused(split: Split, reason: &str) -> Row {
+    let standing = Standing::Refused(reason.to_owned());
+    Row { name: split.describe().to_owned(), cells: vec![], standing }
+}
+
+/// Runs every split for ours and the first one for the control too.
+///
+/// # Errors
+/// A server does not start or answer, a member ends by itself, `Cancelled`.
+pub fn run(
+    around: &Around<'_>,
+    splits: &[Split],
+    subject: Subject,
+    rounds: u32,
+) -> Result<Vec<std::result::Result<PartitionRow, Row>>> {
+    let runtime = runtime()?;
+    let mut rows = Vec::new();
+    for three in [false, true] {
+        let own = splits.iter().copied().filter(|split| (*split == Split::LeaderKilled) == three);
+        let own: Vec<Split> = own.collect();
+        if own.is_empty() {
+            continue;
+        }
+        (around.progress)("starting servers of this run's own");
+        let kafka = if three { "kafka3" } else { "kafka" };
+        let scene = match Scene::open(around, &runtime, kafka, "postgres")? {
+            Ok(scene) => scene,
+            Err(reason) => {
+                rows.extend(own.iter().map(|split| Err(refused(*split, &reason))));
+                continue;
+            }
+        };
+        let mut jobs: Vec<(Split, Subject)> = own.iter().map(|split| (*split, subject)).collect();
+        if !three {
+            jobs.push((own[0], Subject::B));
+        }
+        for (split, subject) in jobs {
+            (around.progress)(&format!("{}: {subject}", split.describe()));
+            rows.push(Ok(one(around, &scene, split, subject, rounds)?));
+        }
+    }
+    Ok(rows)
+}
+
+/// Enough that the group is not done before the last round is.
+fn messages(rounds: u32) -> u64 {
+    let all = (CUT + HEALED * 2) * rounds + Duration::from_secs(10);
+    u64::try_from(all.as_millis()).unwrap_or(u64::MAX) * MEMBERS / WORK_MS
+}
+
+fn one(
+    around: &Around<'_>,
+    scene: &Scene<'_>,
+    split: Split,
+    subject: Subject,
+    rounds: u32,
+) -> Result<PartitionRow> {
+    let mut group = scene.group(subject, messages(rounds))?.with_session_timeout(SESSION_MS);
+    let (database, proxied, direct) = (scene.database_url(), scene.bootstrap(), scene.direct());
+    let seen_before = scene.through();
+    let others = if split == Split::LeaderKilled { &proxied } else { &direct };
+    let mut members = vec![group.start(&proxied, &database, WORK_MS)?];
+    for _ in 1..MEMBERS {
+        members.push(group.start(others, &database, WORK_MS)?);
+    }
+    if !group.watch.wait_for_more(50, FIRST_MAX)? {
+        members.iter_mut().try_for_each(Member::check)?;
+    }
+    let mut taken_over = 0;
+    for round in 0..rounds {
+        // All partitions are handed out by then.
+        around.cancel.sleep(HEALED)?;
+        let took = if split == Split::LeaderKilled {
+            leader_dies(around, scene, &mut group)?
+        } else {
+            cut_off(around, scene, split, round, &mut group)?
+        };
+        taken_over += u32::from(took);
+        members.iter_mut().try_for_each(Member::check)?;
+    }
+    around.cancel.sleep(HEALED)?;
+    let mut last = vec![group.start(&direct, &database, 0)?, group.start(&direct, &database, 0)?];
+    for mut member in members {
+        member.ask_to_end()?;
+        member.wait(around.cancel)?;
+    }
+    let drained = group.drain(&mut last)?;
+    // A member without a handler for it dies of SIGTERM; everything is settled by then.
+    for member in &mut last {
+        member.ask_to_end()?;
+        member.wait(around.cancel)?;
+    }
+    let seen = scene.through();
+    Ok(PartitionRow {
+        split,
+        subject,
+        rounds,
+        taken_over,
+        database: seen.0.since(seen_before.0),
+        broker: seen.1.since(seen_before.1),
+        drained,
+        verdict: group.judge()?,
+    })
+}
+
+/// Cuts the victim off, and says whether the others had every partition meanwhile.
+fn cut_off(
+    around: &Around<'_>,
+    scene: &Scene<'_>,
+    split: Split,
+    round: u32,
+    group: &mut Group<'_>,
+) -> Result<bool> {
+    let begun = Instant::now();
+    scene.brokers(|proxy| proxy.set(split.rules()));
+    // Before the session is over nobody may take over.
+    around.cancel.sleep(Duration::from_millis(SESSION_MS / 2))?;
+    let first = group.committed()?;
+    around.cancel.sleep(CUT.saturating_sub(begun.elapsed()))?;
+    let took = went_on(&first, &group.committed()?, &group.ends()?);
+    scene.brokers(|proxy| {
+        proxy.set(Rules::NONE);
+        // Healed in turn by what was held back going on, and by a reset.
+        if round % 2 == 1 {
+            proxy.cut(Ending::Reset);
+        }
+    });
+    Ok(took)
+}
+
+/// Kills the leader of a partition, waits for new effects, and starts it again.
+fn leader_dies(around: &Around<'_>, scene: &Scene<'_>, group: &mut Group<'_>) -> Result<bool> {
+    let leader = leader(&scene.direct(), group.topic())?;
+    scene.kill_broker(leader)?;
+    around.cancel.sleep(Duration::from_millis(SESSION_MS))?;
+    let dead_since = group.watch.effects()?;
+    let took = group.watch.wait_for_more(dead_since + 50, FIRST_MAX)?;
+    scene.start_broker(leader)?;
+    Ok(took)
+}
+
+fn went_on(first: &BTreeMap<i32, i64>, last: &BTreeMap<i32, i64>, ends: &BTreeMap<i32, i64>) -> bool {
+    (0..PARTITIONS).all(|partition| {
+        let of = |map: &BTreeMap<i32, i64>| map.get(&partition).copied().unwrap_or(0);
+        of(last) > of(first) || of(last) >= of(ends)
+    })
+}
+
+/// The number of the broker that leads the first partition.
+fn leader(bootstrap: &str, topic: &str) -> Result<u8> {
+    let away = |what: &str| LabError::new(LabErrorKind::Unreachable, format!("who leads {topic}: {what}"));
+    let mut config = rdkafka::ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap).set("log_level", "3");
+    let client: BaseConsumer = config.create().map_err(|error| away("no client").because(error))?;
+    let metadata =
+        client.fetch_metadata(Some(topic), METADATA_MAX).map_err(|error| away("no answer").because(error))?;
+    let leader =
+        metadata.topics().first().and_then(|topic| topic.partitions().first()).map(|part| part.leader());
+    leader.and_then(|leader| u8::try_from(leader).ok()).ok_or_else(|| away("nobody does"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn going_on_means_every_partition_that_has_something_left() {
+        let all =
+            |offset: i64| (0..PARTITIONS).map(|partition| (partition, offset)).collect::<BTreeMap<_, _>>();
+        assert!(went_on(&all(5), &all(6), &all(10)));
+        assert!(went_on(&all(10), &all(10), &all(10)));
+        let mut one_stands = all(6);
+        one_stands.insert(3, 5);
+        assert!(!went_on(&all(5), &one_stands, &all(10)));
+        assert!(went_on(&BTreeMap::new(), &all(1), &all(10)));
+        assert!(!went_on(&BTreeMap::new(), &BTreeMap::new(), &all(10)));
+    }
+
+    #[test]
+    fn a_row_needs_a_take_over_and_a_control_needs_a_double() {
+        let through = Through { bytes_up: 1, bytes_down: 1, connections_lost: 1, ..Through::default() };
+        let row = PartitionRow {
+            split: Split::BothWays,
+            subject: Subject::Handstamp,
+            rounds: 2,
+            taken_over: 2,
+            broker: through,
+            database: through,
+            drained: true,
+            verdict: Verdict::default(),
+        };
+        assert_eq!(row.standing(), Standing::Held);
+        let inconclusive = |row: PartitionRow| matches!(row.standing(), Standing::Inconclusive(_));
+        assert!(inconclusive(PartitionRow { taken_over: 1, ..row.clone() }));
+        assert!(inconclusive(PartitionRow { broker: Through::default(), ..row.clone() }));
+        let doubled = Verdict { doubled: 1, ..Verdict::default() };
+        let violated = PartitionRow { verdict: doubled.clone(), ..row.clone() };
+        assert!(matches!(violated.standing(), Standing::Violated(_)));
+        let control = PartitionRow { subject: Subject::B, ..row };
+        assert!(inconclusive(control.clone()));
+        assert_eq!(PartitionRow { verdict: doubled, ..control }.standing(), Standing::Control);
+    }
+}
