@@ -159,7 +159,7 @@ pub enum Event {
     /// When effects came that their id had already, by the database's clock: for the time line.
     Repeated {
         /// Milliseconds since the run began, in order; only as exact as the two clocks agree.
-        at_ms: Vec<u64>,
+        times_ms: Vec<u64>,
     },
     /// Last line: what the database held.
     End(EndState),
@@ -218,8 +218,8 @@ impl History {
     /// Notes effects that repeated others; their times are milliseconds since 1970 by the database's clock.
     pub fn note_repeated(&self, times_ms: &[u64]) {
         let began_ms = self.inner.lock().unwrap_or_else(PoisonError::into_inner).began_ms;
-        let at_ms = times_ms.iter().map(|time| time.saturating_sub(began_ms)).collect();
-        self.note(Event::Repeated { at_ms });
+        let times_ms = times_ms.iter().map(|time| time.saturating_sub(began_ms)).collect();
+        self.note(Event::Repeated { times_ms });
     }
 
     /// Says whether everything was written.
@@ -292,6 +292,7 @@ mod tests {
             Event::Killed { child: 0, left: 900, counts: true, point: None },
             Event::DuplicateSkipped { child: 1, id: "x".into() },
             Event::Throughput { per_second: 81.5, messages: 100 },
+            Event::Repeated { times_ms: vec![1, 2] },
             Event::End(EndState {
                 effects: [("x".to_owned(), 2)].into(),
                 balances: [(1, 500), (-2, 0)].into(),
@@ -313,7 +314,7 @@ mod tests {
         let text = std::fs::read_to_string(&path).expect("read");
         std::fs::write(&path, &text[..text.len() - 5]).expect("written");
         let entries = read(&path).expect("read");
-        assert_eq!(entries.len(), 4);
+        assert_eq!(entries.len(), events.len() - 1);
         assert!(end_state(&entries).is_none());
         std::fs::write(&path, format!("nonsense\n{text}")).expect("written");
         assert!(read(&path).is_err());
