@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use toml_edit::{Document, Item, TableLike, Value};
 
+/// The page that describes the keys.
+const PAGE: &str = "docs/reference/config.md";
+
 /// Reads and checks a pipeline.
 ///
 /// # Errors
@@ -29,10 +32,11 @@ pub(crate) fn load(file: &Path) -> Result<Config, CliError> {
     // A byte order mark is not part of TOML, but editors write it.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let lookup = |name: &str| std::env::var(name);
-    parse(file, text, &lookup).map_err(|problems| problems_error(file, &problems))
+    parse(file, text, &lookup).map_err(|problems| problems_error(file, &problems, PAGE))
 }
 
-fn problems_error(file: &Path, problems: &[Problem]) -> CliError {
+/// Every problem with its line; `page` describes the keys.
+pub(super) fn problems_error(file: &Path, problems: &[Problem], page: &str) -> CliError {
     let lines: Vec<String> = problems
         .iter()
         .map(|problem| format!("{}:{}: {}", file.display(), problem.line, problem.message))
@@ -41,20 +45,21 @@ fn problems_error(file: &Path, problems: &[Problem]) -> CliError {
         lines.split_first().map_or((String::new(), &[][..]), |(first, rest)| (first.clone(), rest));
     let mut error = CliError::usage(first);
     error.also(rest);
-    error.hint("every key is described in docs/reference/config.md")
+    error.hint(format!("every key is described in {page}"))
+}
+
+/// The file as TOML.
+pub(super) fn top_of<'t>(text: &'t str, reading: &Reading<'_>) -> Result<Document<&'t str>, Problem> {
+    Document::parse(text).map_err(|error| {
+        let message = error.message().lines().collect::<Vec<_>>().join("; ");
+        Problem { line: reading.line_of(error.span()), message: format!("this is no TOML: {message}") }
+    })
 }
 
 /// The same without a file system and an environment of its own.
 pub(crate) fn parse(file: &Path, text: &str, lookup: Lookup<'_>) -> Result<Config, Vec<Problem>> {
     let reading = Reading::new(text, lookup);
-    let document = match Document::parse(text) {
-        Ok(document) => document,
-        Err(error) => {
-            let line = reading.line_of(error.span());
-            let message = error.message().lines().collect::<Vec<_>>().join("; ");
-            return Err(vec![Problem { line, message: format!("this is no TOML: {message}") }]);
-        }
-    };
+    let document = top_of(text, &reading).map_err(|problem| vec![problem])?;
     let top = reading.section("", document.as_table() as &dyn TableLike, 1);
     let name = consumer_name(&top);
     let options = options(&top);

@@ -7,15 +7,20 @@
 //! | `model` | the checked configuration |
 //! | `load` | sections of the file → model |
 //! | `defaults` | defaults that are not the engine's, with their reasons |
+//! | `lab` | the file of `lab own` |
 //! | `print` | the effective configuration as TOML |
 
 mod defaults;
 mod env;
+#[cfg(all(feature = "lab", feature = "kafka"))]
+mod lab;
 mod load;
 mod model;
 mod parse;
 mod print;
 
+#[cfg(all(feature = "lab", feature = "kafka"))]
+pub(crate) use lab::load_lab;
 pub(crate) use load::load;
 #[cfg(feature = "file")]
 pub(crate) use model::FileSection;

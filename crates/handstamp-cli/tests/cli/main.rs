@@ -10,6 +10,8 @@ mod file_postgres;
 mod growth;
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 mod kafka_postgres;
+#[cfg(feature = "lab")]
+mod lab_demo;
 mod operators;
 mod outputs;
 mod refusals;

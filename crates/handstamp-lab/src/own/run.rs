@@ -57,6 +57,7 @@ pub fn run(
     cancel: &Cancel,
     progress: &dyn Fn(Stage),
 ) -> Result<Outcome> {
+    let began = Instant::now();
     let work = workload(settings.seed, &settings.messages);
     let history = History::create(&folder.join("history.jsonl"))?;
     history.note(Event::Run {
@@ -101,7 +102,7 @@ pub fn run(
         variables,
         history,
         cancel,
-        began: Instant::now(),
+        began,
         effects: Effects::new(),
         count_failed: None,
         schedule: Vec::new(),

@@ -1,8 +1,10 @@
 //! `lab`: thin commands over the crash lab.
 
+pub(crate) mod demo;
 pub(crate) mod kill;
 pub(crate) mod matrix;
 pub(crate) mod measure;
+pub(crate) mod own;
 #[cfg(feature = "kafka")]
 mod progress;
 #[cfg(feature = "kafka")]
@@ -16,6 +18,13 @@ use handstamp_lab::{Cancel, LabError, LabErrorKind};
 /// The lab's commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabCommand {
+    /// Show in seconds, without any server, what one crash does to four consumers.
+    #[command(after_help = "Examples:
+  handstamp lab demo
+  handstamp lab demo --json
+
+Exit 0 when every story ended as told, 5 when one did not.")]
+    Demo(demo::DemoArgs),
     /// Kill consumers again and again, and count what doubled or got lost.
     #[command(after_help = "Examples:
   handstamp lab kill
@@ -47,6 +56,17 @@ Exit 5 when something doubled or got lost, 6 when a point was not hit or a contr
 
 Exit codes as of `lab kill`; the control is b.")]
     Zombie(zombie::ZombieArgs),
+    /// Kill your own consumer, in any language, and count the effects that doubled or are missing.
+    #[command(after_help = "Examples:
+  handstamp lab own -- python consumer.py
+  handstamp lab own --config lab.toml --database postgres://… -- ./consumer --topic {topic}
+
+The program gets BROKERS, TOPIC, GROUP and DATABASE_URL. Every key of lab.toml is described in
+docs/guides/test-your-consumer.md.
+
+Exit 0 when every message had its effect once, 5 when one doubled or is missing, 6 when the run proves nothing, \
+such as when no kill came in time.")]
+    Own(own::OwnArgs),
     /// Measure messages a second, with and without an inbox.
     #[command(after_help = "Examples:
   handstamp lab throughput --messages 2000 --runs 3
@@ -56,6 +76,9 @@ Exit codes as of `lab kill`; the control is b.")]
     #[command(after_help = "Example:
   handstamp lab storage --database postgres://…")]
     Storage(measure::StorageArgs),
+    /// A consumer to be killed, which `lab demo` starts.
+    #[command(hide = true)]
+    DemoConsumer,
     /// A consumer to be killed, which `lab kill` starts.
     #[command(hide = true)]
     Subject,
@@ -71,6 +94,9 @@ Exit codes as of `lab kill`; the control is b.")]
 /// Why it could not go on; a verdict is an exit code.
 pub(crate) fn dispatch(command: &LabCommand) -> Result<Exit, CliError> {
     match command {
+        LabCommand::Demo(args) => demo::demo(args),
+        LabCommand::DemoConsumer => demo::consumer(),
+        LabCommand::Own(args) => own::own(args),
         LabCommand::Kill(args) => kill::kill(args),
         LabCommand::Verify(args) => kill::verify(args),
         LabCommand::Zombie(args) => zombie::zombie(args),

@@ -1,0 +1,97 @@
+//! `lab demo`: thin; what it does is in the lab.
+
+use super::{cancel_on_signal, failed};
+use crate::exit::{CliError, Exit};
+use crate::output;
+use clap::Args;
+use handstamp_lab::demo::{self, Ended, Launch};
+use std::path::{Path, PathBuf};
+
+/// `lab demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Keep the databases and positions, and say where they are.
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Print one JSON object instead of sentences.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A folder that is removed with this, unless it is kept.
+struct Folder {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Folder {
+    fn make(keep: bool) -> Result<Self, CliError> {
+        let name = format!("handstamp-lab-demo-{}", uuid::Uuid::new_v4().simple());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).map_err(|error| CliError::io(Exit::Unexpected, "make", &path, &error))?;
+        Ok(Self { path, keep })
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.keep {
+            // What cannot be removed lies in the folder for such things.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Tells the stories.
+///
+/// # Errors
+/// A process cannot be started, or it was told to stop; a story that ends otherwise than told is an exit code.
+pub(crate) fn demo(args: &DemoArgs) -> Result<Exit, CliError> {
+    let cancel = cancel_on_signal()?;
+    let folder = Folder::make(args.keep)?;
+    let program = std::env::current_exe()
+        .map_err(|error| CliError::new(Exit::Unexpected, format!("where am I: {error}")))?;
+    let arguments = ["--log", "info", "lab", "demo-consumer"].map(str::to_owned).to_vec();
+    let launch = Launch { program, arguments };
+    if !args.json {
+        output::print(
+            "Five credits of 100 for account 1, evt-1 to evt-5, which begins at 0. Each consumer is killed \
+             (SIGKILL) once and started again.\n\n",
+        )?;
+    }
+    let mut unheard = None;
+    let mut each = |ended: &Ended| {
+        if !args.json && unheard.is_none() {
+            let line = format!("{:<20}{}\n", ended.story.name(), ended.sentence);
+            unheard = output::print(&line).err();
+        }
+        Ok(())
+    };
+    let all = demo::run(&launch, folder.path(), &cancel, &mut each).map_err(failed)?;
+    if let Some(error) = unheard {
+        return Err(error);
+    }
+    let as_told = all.iter().all(|ended| ended.as_told);
+    if args.json {
+        let kept = args.keep.then(|| folder.path().display().to_string());
+        output::print_json(&serde_json::json!({ "stories": all, "as_told": as_told, "folder": kept }))?;
+    } else if args.keep {
+        output::print(&format!("\nkept: {}\n", folder.path().display()))?;
+    }
+    Ok(if as_told { Exit::Ok } else { Exit::CheckFailed })
+}
+
+/// The process that is killed.
+///
+/// # Errors
+/// It was told nonsense, or its file or database fails.
+pub(crate) fn consumer() -> Result<Exit, CliError> {
+    match demo::main() {
+        Ok(()) => Ok(Exit::Ok),
+        Err(error) => Err(CliError::new(Exit::Unexpected, format!("demo consumer: {error}"))),
+    }
+}
