@@ -16,7 +16,7 @@ use super::migrate;
 use super::pipeline::in_order;
 use super::tls;
 use super::wire::{Coalesce, Coalescing, Wire};
-use futures_util::future::join5;
+use futures_util::future::{join, join5};
 use handstamp_core::{StoreError, StoreErrorKind};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +31,12 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 /// Opens a transaction, deferrable so that the claim knows it.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, DEFERRABLE";
 const COMMIT: &str = "COMMIT";
+
+/// How soon the server misses a client that has vanished without a word. Its own default is two hours, and a
+/// backend that waits for the rest of a flight (behind a Bind, before the Sync) is under none of the time
+/// limits of a transaction: until it misses its client, nobody gets the locks it holds.
+const KEEPALIVES: &str =
+    "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3";
 
 /// Statements that every connection prepares once.
 pub(crate) struct Prepared {
@@ -179,8 +185,9 @@ impl Slots {
         let open = format!("SELECT {}", open_sql(&self.options, "$1::int8", "$2::bool"));
         let own = [BEGIN.into(), open, guard, COMMIT.into()];
         let own = in_order(own.iter().map(|sql| client.prepare(sql)).collect());
-        let flight = join5(version, one, many, known, own);
-        let (version, one, many, known, own) = timeout(self.options.connect_timeout, flight)
+        // A server that takes no such setting keeps its own.
+        let flight = join(join5(version, one, many, known, own), client.batch_execute(KEEPALIVES));
+        let ((version, one, many, known, own), _) = timeout(self.options.connect_timeout, flight)
             .await
             .map_err(|_| self.away("did not answer in time after log-in"))?;
         migrate::check_version(version?, &self.options.schema)?;

@@ -1,10 +1,13 @@
-//! What a handler can leave behind: rows nobody reads, in whatever way the transaction ends.
+//! What can be left behind: rows nobody reads, in whatever way the transaction ends; a client that vanished.
 
 use crate::harness::{TestDatabase, on_each_server, request};
 use handstamp_core::{Claim, Store};
 use std::time::Duration;
 
-on_each_server!(unread_rows_hang_no_end_and_hold_no_lock);
+on_each_server!(
+    unread_rows_hang_no_end_and_hold_no_lock,
+    the_server_misses_a_vanished_client_within_a_minute
+);
 
 const ADD: &str = "UPDATE accounts SET balance = balance + 1 WHERE id = 7";
 
@@ -34,5 +37,20 @@ async fn unread_rows_hang_no_end_and_hold_no_lock(database: TestDatabase) {
         assert_eq!(database.number("SELECT count(*) FROM handstamp.inbox").await, 0, "{end}");
         assert_eq!(database.number("SELECT sum(balance) FROM accounts").await, 0, "{end}");
         drop(kept);
+    }
+}
+
+/// A backend in the middle of a flight is under no time limit of a transaction: only keep-alive probes tell it
+/// that its client is gone, and the server's own come after two hours.
+async fn the_server_misses_a_vanished_client_within_a_minute(database: TestDatabase) {
+    let (store, key) = database.wallet().await;
+    // The second time on the same connection too.
+    for _ in 0..2 {
+        let (tx, _) = store.begin(&key, &[request("m", None)]).await.unwrap();
+        let sql = "SELECT current_setting('tcp_keepalives_' || name)::int8 FROM unnest(ARRAY['idle', 'interval', 'count']) AS name";
+        let rows = tx.query(sql, &[]).await.unwrap();
+        let of: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+        assert!(of.iter().all(|value| *value > 0) && of[0] + of[1] * of[2] <= 60, "{of:?}");
+        store.rollback(tx).await.unwrap();
     }
 }
