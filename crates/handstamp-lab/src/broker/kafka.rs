@@ -5,7 +5,7 @@ use crate::error::{LabError, LabErrorKind, Result};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn block_on<T>(future: impl Future<Output = T>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -44,6 +44,23 @@ pub(super) fn create(bootstrap: &str, name: &str, partitions: i32) -> Result<()>
         })?;
     }
     Ok(())
+}
+
+/// Waits until a new topic can be used: brokers learn of it a little after they agreed to make it.
+pub(super) fn wait_until_there(bootstrap: &str, name: &str, partitions: i32) -> Result<()> {
+    let client: BaseConsumer =
+        client_config(bootstrap).create().map_err(|error| unreachable("no client", error))?;
+    let until = Instant::now() + WAIT;
+    while Instant::now() < until {
+        let found = client.fetch_metadata(Some(name), WAIT).map_err(|error| unreachable(name, error))?;
+        let led = found.topics().iter().flat_map(|topic| topic.partitions()).filter(|one| one.leader() >= 0);
+        if i32::try_from(led.count()) == Ok(partitions) {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let what = format!("topic {name} was made, and after {WAIT:?} it is not there");
+    Err(LabError::new(LabErrorKind::Unreachable, what))
 }
 
 pub(super) fn delete(bootstrap: &str, topic: &str, group: &str) {

@@ -81,7 +81,11 @@ impl Broker {
         let owned = matches!(self, Self::Kafka(_));
         let bootstrap = self.bootstrap().to_owned();
         let group = format!("{name}_group");
-        Ok(Topic { bootstrap, name: name.to_owned(), group, partitions, owned, view: None })
+        let topic = Topic { bootstrap, name: name.to_owned(), group, partitions, owned, view: None };
+        if owned {
+            kafka::wait_until_there(&topic.bootstrap, name, partitions)?;
+        }
+        Ok(topic)
     }
 }
 
