@@ -1,5 +1,10 @@
 //! `lab faults` against real servers. Without them these tests fail: `scripts/test` starts them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is the failure report")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "what a failure needs to be read"
+)]
 #![cfg(feature = "postgres")]
 
 use handstamp_lab::Cancel;

@@ -100,12 +100,10 @@ pub struct PartitionRow {
 
 impl PartitionRow {
     fn standing(&self) -> Standing {
-        let gap = if self.broker.bytes_down == 0 || self.database.bytes_down == 0 {
+        let around = if self.broker.bytes_down == 0 || self.database.bytes_down == 0 {
             Some("the subjects went around a proxy".to_owned())
         } else if self.broker.connections_lost == 0 {
             Some("no connection was cut".to_owned())
-        } else if self.taken_over < self.rounds {
-            Some(format!("in {} of {} rounds nobody took over", self.rounds - self.taken_over, self.rounds))
         } else {
             None
         };
@@ -116,7 +114,8 @@ impl PartitionRow {
             } else if self.verdict.doubled == 0 {
                 Some("the control without an inbox doubled nothing: this proves nothing".to_owned())
             } else {
-                gap
+                // That something doubled says that somebody took over.
+                around
             };
             return why.map_or(Standing::Control, Standing::Inconclusive);
         }
@@ -126,7 +125,9 @@ impl PartitionRow {
         if !self.drained {
             return Standing::Violated("messages did not flow again by themselves".to_owned());
         }
-        gap.map_or(Standing::Held, Standing::Inconclusive)
+        let missed = self.rounds - self.taken_over;
+        let alone = (missed > 0).then(|| format!("in {missed} of {} rounds nobody took over", self.rounds));
+        around.or(alone).map_or(Standing::Held, Standing::Inconclusive)
     }
 
     /// Its row of the table.
@@ -347,7 +348,7 @@ mod tests {
         let doubled = Verdict { doubled: 1, ..Verdict::default() };
         let violated = PartitionRow { verdict: doubled.clone(), ..row.clone() };
         assert!(matches!(violated.standing(), Standing::Violated(_)));
-        let control = PartitionRow { subject: Subject::B, ..row };
+        let control = PartitionRow { subject: Subject::B, taken_over: 0, ..row };
         assert!(inconclusive(control.clone()));
         assert_eq!(PartitionRow { verdict: doubled, ..control }.standing(), Standing::Control);
     }

@@ -1,6 +1,7 @@
 //! `lab`: thin commands over the crash lab.
 
 pub(crate) mod demo;
+pub(crate) mod faults;
 pub(crate) mod kill;
 pub(crate) mod matrix;
 pub(crate) mod measure;
@@ -67,6 +68,16 @@ docs/guides/test-your-consumer.md.
 Exit 0 when every message had its effect once, 5 when one doubled or is missing, 6 when the run proves nothing, \
 such as when no kill came in time.")]
     Own(own::OwnArgs),
+    /// Cut connections, stop servers, part a consumer from its broker, and count what doubled or got lost.
+    #[command(after_help = "Examples:
+  handstamp lab faults commit --database postgres://…
+  handstamp lab faults commit --profile long --database postgres://…
+  handstamp lab faults outage
+  handstamp lab faults partition
+
+Exit 0 when nothing doubled or got lost, 5 when something did, 6 when the run proves nothing: too little was cut, a
+control did no harm, or a broker cannot be led through a proxy.")]
+    Faults(faults::FaultsArgs),
     /// Measure messages a second, with and without an inbox.
     #[command(after_help = "Examples:
   handstamp lab throughput --messages 2000 --runs 3
@@ -100,6 +111,7 @@ pub(crate) fn dispatch(command: &LabCommand) -> Result<Exit, CliError> {
         LabCommand::Kill(args) => kill::kill(args),
         LabCommand::Verify(args) => kill::verify(args),
         LabCommand::Zombie(args) => zombie::zombie(args),
+        LabCommand::Faults(args) => faults::faults(args),
         LabCommand::Throughput(args) => measure::throughput(args),
         LabCommand::Storage(args) => measure::storage(args),
         LabCommand::Subject => subject(),

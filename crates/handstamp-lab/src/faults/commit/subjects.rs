@@ -8,7 +8,9 @@ use crate::ledger::Database;
 use crate::workload::Credit;
 use handstamp::file::{FileOptions, FileSource};
 use handstamp::postgres::{PostgresOptions, PostgresStore, SchemaName, SqlEffects, Tx};
-use handstamp::{Consumer, ConsumerName, ConsumerOptions, HandlerError, Identity, Message, json::Pointer};
+use handstamp::{
+    Consumer, ConsumerName, ConsumerOptions, HandlerError, Identity, Message, Report, RunError, json::Pointer,
+};
 use handstamp_stores::effect::EffectSpec;
 use std::path::Path;
 use std::time::Duration;
@@ -68,8 +70,28 @@ pub(super) async fn ours(job: Job, file: std::path::PathBuf) -> Result<()> {
     };
     let options =
         ConsumerOptions { batch_max: job.batch, batch_wait: Duration::ZERO, ..ConsumerOptions::default() };
-    let report = consumer.options(options).run(std::future::pending()).await;
+    let report = quietly(consumer.options(options)).await?;
     report.map(drop).map_err(|error| refused("stopped", error))
+}
+
+/// Runs a consumer on a thread of its own that logs nothing: each of thousands of cuts would be a warning.
+/// It stops when nobody waits for it any more.
+async fn quietly(consumer: Consumer<PostgresStore>) -> Result<std::result::Result<Report, RunError>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| refused("has no runtime", error))?;
+    let (mut answer, result) = tokio::sync::oneshot::channel();
+    let run = move || {
+        tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::new(), || {
+            let report = runtime.block_on(consumer.run_local(answer.closed()));
+            // The caller may be gone: then nobody waits for the answer.
+            drop(answer.send(report));
+        });
+    };
+    let thread = std::thread::Builder::new().name("subject".to_owned()).spawn(run);
+    thread.map_err(|error| refused("has no thread", error))?;
+    result.await.map_err(|error| refused("ended without an answer", error))
 }
 
 async fn credit(tx: &mut Tx, message: &Message) -> std::result::Result<(), HandlerError> {
