@@ -48,6 +48,9 @@ impl Process {
         let failed = |what: &str, error: std::io::Error| {
             LabError::new(LabErrorKind::Other, format!("a subject cannot be started: {what}")).because(error)
         };
+        // Ctrl-C at a terminal reaches a whole group: the lab alone is to hear it, and to end its children.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(command, 0);
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
