@@ -99,6 +99,7 @@ mod with_points {
     pub(crate) fn arm() -> Result<(), CliError> {
         let Some(at) = std::env::var_os(crash::CRASH_AT) else { return Ok(()) };
         let at: CrashAt = at.to_string_lossy().parse().map_err(failed)?;
+        tracing::warn!(%at, "this process ends itself at a crash point");
         crash::arm(at, std::env::var_os(crash::CRASH_MARK).map(Into::into)).map_err(failed)
     }
 
