@@ -12,6 +12,7 @@ use crate::subjects::{Setup, Subject, program};
 use crate::supervisor::Process;
 use crate::workload::{self, Plan, SentLog};
 use serde::Serialize;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -141,10 +142,15 @@ pub(super) struct Group<'a> {
     ledger: Ledger,
     /// Asks the ledger's database.
     pub(super) watch: Watch<'a>,
-    sent: PathBuf,
+    /// The producer's log and the members' files; removed with this.
+    folder: PathBuf,
+    started: Cell<u32>,
     messages: u64,
     name: String,
 }
+
+/// The producer's log in a group's folder.
+const SENT_FILE: &str = "sent.jsonl";
 
 impl<'a> Group<'a> {
     /// Fills a topic and makes a ledger.
@@ -160,8 +166,9 @@ impl<'a> Group<'a> {
         let name = format!("hs_lab_faults_{}", &once[..12]);
         let topic = broker.create_topic(&name, PARTITIONS)?;
         let ledger = Ledger::create(&Place::Postgres(admin.to_owned()), &name, ACCOUNTS)?;
-        let sent = around.folder.join(format!("{name}.sent.jsonl"));
-        let mut log = SentLog::create(&sent)?;
+        let folder = around.folder.join(&name);
+        make(&folder)?;
+        let mut log = SentLog::create(&folder.join(SENT_FILE))?;
         topic.fill(
             &Plan { seed: around.seed, messages, accounts: ACCOUNTS, resends: 0 },
             &mut log,
@@ -169,7 +176,18 @@ impl<'a> Group<'a> {
         )?;
         log.finish()?;
         let watch = Watch::new(runtime, around.cancel, admin, &name);
-        Ok(Self { around, subject, session_timeout_ms: 6000, topic, ledger, watch, sent, messages, name })
+        Ok(Self {
+            around,
+            subject,
+            session_timeout_ms: 6000,
+            topic,
+            ledger,
+            watch,
+            folder,
+            started: Cell::new(0),
+            messages,
+            name,
+        })
     }
 
     /// The same with another `session.timeout.ms`.
@@ -195,6 +213,10 @@ impl<'a> Group<'a> {
 
     /// Starts a member that goes to these brokers and this database.
     pub(super) fn start(&self, brokers: &str, url: &str, work_ms: u64) -> Result<Member> {
+        // Each member has a folder of its own: they may go to different brokers by files of the same name.
+        let folder = self.folder.join(format!("member-{}", self.started.get()));
+        self.started.set(self.started.get() + 1);
+        make(&folder)?;
         let setup = Setup {
             subject: self.subject,
             brokers: brokers.to_owned(),
@@ -203,7 +225,7 @@ impl<'a> Group<'a> {
             database: Database::Postgres { url: url.to_owned(), schema: self.name.clone() },
             work_ms,
             session_timeout_ms: self.session_timeout_ms,
-            folder: self.around.folder.to_owned(),
+            folder,
             batch_max: self.subject.batch_max(),
             commit_every_ms: 200,
             max_poll_interval_ms: None,
@@ -266,7 +288,7 @@ impl<'a> Group<'a> {
 
     /// What came of every message, from the producer's log and the database.
     pub(super) fn judge(&mut self) -> Result<Verdict> {
-        let sent = workload::read_sent(&self.sent)?;
+        let sent = workload::read_sent(&self.folder.join(SENT_FILE))?;
         Ok(checker::judge(&sent, &self.ledger.end_state()?))
     }
 }
@@ -274,8 +296,12 @@ impl<'a> Group<'a> {
 impl Drop for Group<'_> {
     fn drop(&mut self) {
         // The run's folder is the caller's; what is left in it harms nobody.
-        let _ = std::fs::remove_file(&self.sent);
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+fn make(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(|error| LabError::file("make", folder, error))
 }
 
 /// One line about a verdict that is not clean.

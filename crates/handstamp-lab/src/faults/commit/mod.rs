@@ -47,7 +47,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// When the server misses a client that fell silent, as its keep-alive probes would find out: a backend that
 /// was given half a statement sequence waits in it without any time limit of its own and keeps its locks.
 const MISSED_AFTER: Duration = Duration::from_secs(3);
-/// Neither outcome may be rarer than this among the cut transactions that had an effect.
+/// Neither outcome of a transaction with an effect may be rarer than this among all faults.
 const SHARE_MIN: f64 = 0.10;
 
 /// What to run.
@@ -149,8 +149,7 @@ fn row(of: &CommitRow, standing: Standing) -> Row {
 }
 
 fn share(part: usize, of: &CommitRow) -> f64 {
-    let told = of.committed + of.not_committed;
-    if told == 0 { 0.0 } else { part as f64 / told as f64 }
+    if of.dealt == 0 { 0.0 } else { part as f64 / of.dealt as f64 }
 }
 
 /// What keeps a row from proving anything.
@@ -172,7 +171,7 @@ fn gap(of: &CommitRow) -> Option<String> {
     let (yes, no) = (share(of.committed, of), share(of.not_committed, of));
     (yes < SHARE_MIN || no < SHARE_MIN).then(|| {
         format!(
-            "of the cut transactions {:.0} % were committed and {:.0} % were not: each needs 10 %",
+            "of all cuts {:.0} % hit a transaction that was committed and {:.0} % one that was not: each needs 10 %",
             yes * 100.0,
             no * 100.0
         )
@@ -476,4 +475,55 @@ fn missed(layout: &Layout, struck: &[Struck]) -> Vec<String> {
     all.filter(|position| !cut_at.contains(position))
         .map(|(way, at)| format!("{} {at}", way.as_str()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(verdict: Judged) -> CommitRow {
+        CommitRow {
+            subject: "subject",
+            planned: 100,
+            dealt: 100,
+            positions: 50,
+            exchange_bytes: (20, 30),
+            missed: vec![],
+            committed: 40,
+            not_committed: 30,
+            without_effect: 30,
+            unexplained: 0,
+            through: Through { bytes_up: 1, bytes_down: 1, connections_cut: 99, ..Through::default() },
+            verdict,
+            took_s: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_row_that_cut_too_little_proves_nothing() {
+        let clean = || row(Judged::default());
+        assert_eq!(standing_of_ours(&clean()), Standing::Held);
+        let holes = [
+            CommitRow { through: Through::default(), ..clean() },
+            CommitRow { dealt: 99, ..clean() },
+            CommitRow { missed: vec!["up 3".to_owned()], ..clean() },
+            CommitRow { committed: 9, without_effect: 61, ..clean() },
+            CommitRow { not_committed: 9, without_effect: 51, ..clean() },
+            CommitRow { unexplained: 1, ..clean() },
+        ];
+        for hole in holes {
+            assert!(matches!(standing_of_ours(&hole), Standing::Inconclusive(_)), "{hole:?}");
+        }
+    }
+
+    #[test]
+    fn ours_may_not_double_and_the_control_must() {
+        let doubled = row(Judged { doubled: 1, ..Judged::default() });
+        let lost = row(Judged { lost: 1, ..Judged::default() });
+        assert!(matches!(standing_of_ours(&doubled), Standing::Violated(_)));
+        assert!(matches!(standing_of_ours(&lost), Standing::Violated(_)));
+        assert_eq!(standing_of_control(&doubled), Standing::Control);
+        assert!(matches!(standing_of_control(&row(Judged::default())), Standing::Inconclusive(_)));
+        assert!(matches!(standing_of_control(&lost), Standing::Inconclusive(_)));
+    }
 }
