@@ -45,6 +45,8 @@ pub(crate) fn nothing(command: &Command) -> Option<Value> {
         Command::Inbox(InboxCommand::Get(args)) if args.json => Some(Value::Object(Map::new())),
         Command::Dlq(DlqCommand::List(args)) if args.json => Some(Value::Object(Map::new())),
         Command::Dlq(DlqCommand::Show(args)) if args.json => Some(Value::Object(Map::new())),
+        #[cfg(feature = "lab")]
+        Command::Lab(command) if command.wants_json() => Some(Value::Object(Map::new())),
         _ => None,
     }
 }

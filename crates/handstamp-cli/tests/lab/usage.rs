@@ -65,6 +65,6 @@ fn servers_that_are_away_are_named_without_their_password() {
     let text = crate::common::shown(&said);
     assert_eq!(said.status.code(), Some(3), "{text}");
     assert!(text.contains("Postgres") && !text.contains("canary"), "{text}");
-    let said = lab.command(&["kill", "--brokers", "127.0.0.1:1"]).output().unwrap();
-    assert_eq!(said.status.code(), Some(3), "{}", crate::common::shown(&said));
+    let object = lab.object(&["kill", "--brokers", "127.0.0.1:1", "--json"], 3);
+    assert!(object["error"].as_str().unwrap().contains("broker") && object["exit_code"] == 3, "{object}");
 }

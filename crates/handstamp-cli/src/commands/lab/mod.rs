@@ -99,6 +99,23 @@ control did no harm, or a broker cannot be led through a proxy.")]
     BrokenSubject(matrix::BrokenArgs),
 }
 
+impl LabCommand {
+    /// Whether an object is asked for instead of a table.
+    pub(crate) fn wants_json(&self) -> bool {
+        match self {
+            Self::Demo(args) => args.json,
+            Self::Own(args) => args.json,
+            Self::Kill(args) => args.json,
+            Self::Verify(args) => args.json,
+            Self::Zombie(args) => args.json,
+            Self::Throughput(args) => args.json,
+            Self::Storage(args) => args.json,
+            Self::Matrix(args) => args.json,
+            _ => false,
+        }
+    }
+}
+
 /// Runs a command of the lab.
 ///
 /// # Errors
