@@ -9,7 +9,9 @@
 //!
 //! A revoke needs a second member: the rival is started once the armed one has applied something.
 
-use super::pipeline::{DATABASE_URL, Files};
+#[cfg(feature = "postgres")]
+use super::pipeline::DATABASE_URL;
+use super::pipeline::Files;
 use super::plan::{Cell, SourceKind, StoreKind, is_revoke};
 use super::tables::Tables;
 use super::{Options, Outcome};

@@ -1,6 +1,5 @@
 //! What a cell's database holds: read for the verdict, removed at the end.
 
-use super::pipeline::own_schema;
 use crate::checker::EndState;
 use crate::error::{LabError, LabErrorKind, Result};
 use rusqlite::{Connection, OpenFlags};
@@ -105,7 +104,8 @@ fn sqlite_read(path: &Path) -> rusqlite::Result<Found> {
 
 #[cfg(feature = "postgres")]
 pub(super) mod postgres {
-    use super::{Found, balances, counted, effects, own_schema, sums};
+    use super::super::pipeline::own_schema;
+    use super::{Found, balances, counted, effects, sums};
     use crate::checker::EndState;
     use crate::error::{LabError, LabErrorKind, Result};
     use std::collections::BTreeMap;

@@ -115,7 +115,6 @@ mod with_points {
         let name = format!("lab_matrix_{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
         let program = std::env::current_exe()
             .map_err(|error| CliError::new(Exit::Unexpected, format!("where am I: {error}")))?;
-        let needs = |kind| cells.iter().any(|cell| cell.source == kind);
         let session = Duration::from_secs(if args.brokers.is_some() { 6 } else { 2 });
         let session = args.session_timeout.unwrap_or(session).max(Duration::from_millis(500));
         let options = Options {
@@ -123,7 +122,7 @@ mod with_points {
             folder: std::env::temp_dir().join(&name),
             name,
             #[cfg(feature = "kafka")]
-            broker: if needs(SourceKind::Kafka) { Some(broker(args)?) } else { None },
+            broker: broker(args, &cells)?,
             #[cfg(feature = "postgres")]
             database: args.database.clone(),
             seed: args.seed,
@@ -148,14 +147,13 @@ mod with_points {
         Ok(exit(&outcomes))
     }
 
+    /// The broker that the cells need, if they do.
     #[cfg(feature = "kafka")]
-    fn broker(args: &MatrixArgs) -> Result<handstamp_lab::broker::Broker, CliError> {
-        use handstamp_lab::broker::Broker;
-        match &args.brokers {
-            Some(brokers) => Broker::kafka(brokers),
-            None => Broker::mock(),
+    fn broker(args: &MatrixArgs, cells: &[Cell]) -> Result<Option<handstamp_lab::broker::Broker>, CliError> {
+        if cells.iter().all(|cell| cell.source != SourceKind::Kafka) {
+            return Ok(None);
         }
-        .map_err(failed)
+        crate::commands::lab::kill::broker(args.brokers.as_deref()).map(Some)
     }
 
     fn chosen(args: &MatrixArgs) -> Result<Vec<Cell>, CliError> {
