@@ -1,5 +1,5 @@
-//! `lab own` with consumers in Python: one that remembers nothing and one with an inbox, on the broker inside
-//! the lab and a real Postgres. The first run makes a virtual environment with what they need.
+//! `lab own` with consumers in Python: one that remembers nothing and one with an inbox, on a real broker
+//! and a real Postgres. The first run makes a virtual environment with what they need.
 
 // Helpers of tests panic as tests do: that is the failure report.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -72,7 +72,8 @@ impl Lab {
     fn consumer(&self, name: &str, out: &str, code: i32) -> Value {
         let script = example().join(name);
         let database = variable("HANDSTAMP_TEST_POSTGRES");
-        let args = ["--database", &database, "--out", out, "--json"];
+        let brokers = variable("HANDSTAMP_TEST_KAFKA");
+        let args = ["--brokers", &brokers, "--database", &database, "--out", out, "--json"];
         let output = self.run(&args, &[python().to_str().unwrap(), script.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(code), "{name}: {}", shown(&output));
         self.nothing_is_left(out);

@@ -249,3 +249,55 @@ fn span(section: &Section<'_, '_>, key: &str) -> Option<(u64, u64)> {
     }
     span
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root() -> &'static Path {
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("."))
+    }
+
+    fn program() -> Vec<String> {
+        vec!["true".to_owned()]
+    }
+
+    fn of(text: &str) -> Settings {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("lab.toml");
+        std::fs::write(&file, text).expect("written");
+        load_lab(&file, &program()).expect("read")
+    }
+
+    /// The guide shows every key with its default.
+    #[test]
+    fn the_guide_shows_the_defaults() {
+        let guide = std::fs::read_to_string(root().join(PAGE)).expect("read");
+        let block =
+            guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
+        // What has no default is only an example there.
+        let lines = block.lines().filter(|line| !line.starts_with("env") && !line.starts_with("setup"));
+        let shown: Vec<&str> = lines.collect();
+        assert!(shown.len() > 20, "{block}");
+        assert_eq!(of(&shown.join("\n")), of("[effects]\nquery = \"SELECT id FROM ledger\""));
+    }
+
+    #[test]
+    fn the_examples_are_read() {
+        for file in ["examples/lab-python/lab.toml", "examples/embed/lab.toml"] {
+            let settings = load_lab(&root().join(file), &program()).expect(file);
+            assert!(settings.faults.kills > 0 && settings.setup_sql.is_some(), "{file}");
+            assert!(settings.clone().checked(true).is_err(), "{file}: cuts need Postgres");
+            settings.checked(false).expect(file);
+        }
+    }
+
+    #[test]
+    fn what_says_the_same_in_other_words_is_the_same() {
+        let short =
+            of("[faults]\nafter = \"2s\"\n[messages]\nkey = \"\"\nbad = 1\n[effects]\ncommand = \"list\"");
+        assert_eq!(short.faults.after_ms, (2000, 2000));
+        assert_eq!((short.messages.key, short.messages.bad), (None, 1.0));
+        assert_eq!(short.counted_by, CountedBy::Command(vec!["list".to_owned()]));
+    }
+}

@@ -1,0 +1,55 @@
+//! The consumer of the example in the crash lab: killed, stopped, cut from its database, given every message's
+//! second copy and bad ones; each good message has its effect once.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is the failure report")]
+
+use handstamp_lab::Cancel;
+use handstamp_lab::broker::Broker;
+use handstamp_lab::ledger::Place;
+use handstamp_lab::own::{self, Conclusion, CountedBy, Fault, Faults, Messages, Settings};
+use std::time::Duration;
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run scripts/test"))
+}
+
+fn settings() -> Settings {
+    let words = ["{brokers}", "{topic}", "{group}", "{database_url}", "--forever"].map(str::to_owned);
+    Settings {
+        seed: 1,
+        program: [vec![env!("CARGO_BIN_EXE_level1_kafka").to_owned()], words.to_vec()].concat(),
+        copies: 2,
+        env: vec![],
+        messages: Messages {
+            count: 6000,
+            id: "{uuid}".into(),
+            key: Some("{account}".into()),
+            body: r#"{"account_id":{account},"amount":{amount}}"#.into(),
+            headers: vec![("event_id".into(), "{id}".into())],
+            duplicates: 0.05,
+            reordered: 0.05,
+            bad: 0.01,
+            bad_body: "no JSON {n}".into(),
+            accounts: 100,
+            partitions: 6,
+        },
+        faults: Faults { kills: 3, stops: 0, cuts: 1, after_ms: (0, 100), stop_for_ms: (8000, 8000) },
+        counted_by: CountedBy::Query("SELECT event_id FROM ledger".into()),
+        setup_sql: Some(include_str!("../schema.sql").to_owned()),
+        setup_command: vec![],
+        patience: Duration::from_secs(60),
+        quiet: Duration::from_secs(1),
+    }
+}
+
+#[test]
+fn level1_on_kafka_stands_the_crash_lab() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings().checked(false).unwrap();
+    let broker = Broker::kafka(&variable("HANDSTAMP_TEST_KAFKA")).unwrap();
+    let place = Place::Postgres(variable("HANDSTAMP_TEST_POSTGRES"));
+    let outcome = own::run(&settings, &broker, &place, folder.path(), &Cancel::default(), &|_| {}).unwrap();
+    assert_eq!(outcome.conclusion, Conclusion::Kept, "{outcome:#?}");
+    assert!(outcome.duplicates > 0 && outcome.bad > 0 && outcome.reordered > 0, "{outcome:#?}");
+    assert!(outcome.schedule.iter().any(|done| done.counts && done.fault == Fault::Kill), "{outcome:#?}");
+}
