@@ -7,6 +7,8 @@ pub mod effect;
 pub mod headers;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod rehearsal;
 pub mod rows;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

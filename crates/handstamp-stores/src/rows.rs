@@ -1,11 +1,9 @@
 //! What both databases read back for people: one consumer, one inbox row, a page of dead letters, one dead letter.
 
 use handstamp_core::{
-    ConsumerName, DeadLetter, FailureClass, Fingerprint, Headers, InboxState, MessageId, Origin, Reason,
-    Record, Timestamp,
+    ConsumerName, DeadLetter, FailureClass, Fingerprint, InboxState, MessageId, Origin, Reason, Timestamp,
 };
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
 
 /// A registered consumer.
@@ -109,30 +107,6 @@ pub struct DeadLetterRow {
     pub key: DeadLetterKey,
     /// Everything that was kept.
     pub letter: DeadLetter,
-}
-
-/// What a rehearsal writes and takes back: an id that nobody has, and its dead letter.
-pub(crate) fn rehearsed_letter() -> DeadLetter {
-    let id = format!("handstamp-rehearsal-{:016x}", RandomState::new().hash_one(std::process::id()));
-    let record = Record {
-        key: None,
-        value: None,
-        headers: Headers::default(),
-        origin: Origin { topic: "rehearsal".into(), partition: 0, offset: 0, line: None },
-        timestamp: None,
-    };
-    DeadLetter {
-        id: MessageId::try_from(id.as_str()).ok(),
-        digest: record.digest(),
-        record,
-        truncation: None,
-        class: FailureClass::Failed,
-        code: None,
-        reason: Reason::new("a rehearsal: it is never committed"),
-        attempts: 0,
-        received_at: Timestamp(0),
-        failed_at: Timestamp(0),
-    }
 }
 
 #[cfg(test)]

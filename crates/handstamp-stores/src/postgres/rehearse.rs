@@ -12,7 +12,7 @@ use super::connect::Slot;
 use super::inbox::{self, Batch, ConsumerParameters, Opening};
 use super::store::{PostgresStore, advisory_key};
 use super::{config::SchemaName, failure};
-use crate::rows::rehearsed_letter;
+use crate::rehearsal::rehearsed_letter;
 use handstamp_core::{ClaimRequest, ConsumerName, Fingerprint, StoreError};
 use tokio_postgres::types::Type;
 

@@ -15,7 +15,7 @@ use super::connect::{open, open_reader, refuse_path, refuse_read_only};
 use super::effect::SqlEffects;
 use super::store::SqliteStore;
 use super::{failure, inbox, migrate};
-use crate::rows::rehearsed_letter;
+use crate::rehearsal::rehearsed_letter;
 use handstamp_core::{ClaimRequest, ConsumerName, Fingerprint, StoreError};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
