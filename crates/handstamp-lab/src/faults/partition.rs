@@ -25,8 +25,11 @@ use std::time::{Duration, Instant};
 
 /// `session.timeout.ms` of every member.
 const SESSION_MS: u64 = 2000;
-/// How long the broker is cut off: three sessions.
+/// How long the broker is cut off: three sessions, and until the others have every partition, at most ten.
 const CUT: Duration = Duration::from_millis(3 * SESSION_MS);
+const CUT_MAX: Duration = Duration::from_millis(10 * SESSION_MS);
+/// How often the broker is asked for committed offsets.
+const ASK_EVERY: Duration = Duration::from_millis(250);
 /// A healed member is given so long to come back before the next round.
 const HEALED: Duration = Duration::from_secs(3);
 /// Longest wait for the first effects, and for new ones with a broker dead.
@@ -225,7 +228,9 @@ fn one(
         let took = if split == Split::LeaderKilled {
             leader_dies(around, scene, &mut group)?
         } else {
-            cut_off(around, scene, split, round, &mut group)?
+            // A control needs nobody to take over everything: that something doubles says enough.
+            let at_most = if subject.promises() { CUT_MAX } else { CUT };
+            cut_off(around, scene, split, round, at_most, &mut group)?
         };
         taken_over += u32::from(took);
         members.iter_mut().try_for_each(Member::check)?;
@@ -261,6 +266,7 @@ fn cut_off(
     scene: &Scene<'_>,
     split: Split,
     round: u32,
+    at_most: Duration,
     group: &mut Group<'_>,
 ) -> Result<bool> {
     let begun = Instant::now();
@@ -269,7 +275,16 @@ fn cut_off(
     around.cancel.sleep(Duration::from_millis(SESSION_MS / 2))?;
     let first = group.committed()?;
     around.cancel.sleep(CUT.saturating_sub(begun.elapsed()))?;
-    let took = went_on(&first, &group.committed()?, &group.ends()?);
+    let ends = group.ends()?;
+    let took = loop {
+        if went_on(&first, &group.committed()?, &ends) {
+            break true;
+        }
+        if begun.elapsed() >= at_most {
+            break false;
+        }
+        around.cancel.sleep(ASK_EVERY)?;
+    };
     scene.brokers(|proxy| {
         proxy.set(Rules::NONE);
         // Healed in turn by what was held back going on, and by a reset.

@@ -249,8 +249,12 @@ mod with_servers {
                 text.push_str(&format!("\n{}: {}: {why}", row.name, standing(&row.standing)));
             }
         }
+        let controlled = rows.iter().any(|row| row.standing == Standing::Control);
         text.push_str(match outcome {
-            Outcome::Held => "\nheld: nothing doubled, nothing lost, and the control did harm\n",
+            Outcome::Held if controlled => {
+                "\nheld: nothing doubled, nothing lost, and the control did harm\n"
+            }
+            Outcome::Held => "\nheld: nothing doubled, nothing lost\n",
             Outcome::Violated => "\nVIOLATED\n",
             Outcome::Inconclusive => "\ninconclusive: this run proves nothing\n",
         });
