@@ -5,6 +5,7 @@ use crate::error::{LabError, LabErrorKind, Result};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::RDKafkaErrorCode;
 use std::time::{Duration, Instant};
 
 fn block_on<T>(future: impl Future<Output = T>) -> Result<T> {
@@ -63,18 +64,36 @@ pub(super) fn wait_until_there(bootstrap: &str, name: &str, partitions: i32) -> 
     Err(LabError::new(LabErrorKind::Unreachable, what))
 }
 
+/// How often a deletion is asked for: a busy broker may have forgotten the first time.
+const DELETE_ATTEMPTS: u32 = 3;
+
 pub(super) fn delete(bootstrap: &str, topic: &str, group: &str) {
-    let deleted = admin(bootstrap).and_then(|admin| {
-        block_on(async {
-            let topics = admin.delete_topics(&[topic], &options()).await;
-            // A group whose dead member is still remembered goes away by itself later.
-            let _ = admin.delete_groups(&[group], &options()).await;
-            topics
-        })
-    });
-    match deleted {
-        Ok(Ok(_)) => {}
-        Ok(Err(error)) => tracing::warn!(topic, %error, "the lab's topic is left behind"),
-        Err(error) => tracing::warn!(topic, %error, "the lab's topic is left behind"),
+    for attempt in 1..=DELETE_ATTEMPTS {
+        match delete_once(bootstrap, topic, group) {
+            Ok(()) => return,
+            Err(error) if attempt == DELETE_ATTEMPTS => {
+                tracing::warn!(topic, %error, "the lab's topic is left behind");
+            }
+            Err(error) => tracing::debug!(topic, %error, "the lab's topic is deleted again"),
+        }
     }
+}
+
+fn delete_once(bootstrap: &str, topic: &str, group: &str) -> Result<()> {
+    let admin = admin(bootstrap)?;
+    let answers = block_on(async {
+        let topics = admin.delete_topics(&[topic], &options()).await;
+        // A group whose dead member is still remembered goes away by itself later.
+        let _ = admin.delete_groups(&[group], &options()).await;
+        topics
+    })?;
+    for answer in answers.map_err(|error| unreachable("the topic was not deleted", error))? {
+        match answer {
+            Ok(_) | Err((_, RDKafkaErrorCode::UnknownTopicOrPartition)) => {}
+            Err((topic, code)) => {
+                return Err(LabError::new(LabErrorKind::Other, format!("{topic} is not deleted: {code}")));
+            }
+        }
+    }
+    Ok(())
 }
