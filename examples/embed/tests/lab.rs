@@ -21,7 +21,7 @@ fn settings() -> Settings {
         copies: 2,
         env: vec![],
         messages: Messages {
-            count: 6000,
+            count: 2000,
             id: "{uuid}".into(),
             key: Some("{account}".into()),
             body: r#"{"account_id":{account},"amount":{amount}}"#.into(),
@@ -33,7 +33,7 @@ fn settings() -> Settings {
             accounts: 100,
             partitions: 6,
         },
-        faults: Faults { kills: 3, stops: 0, cuts: 1, after_ms: (0, 100), stop_for_ms: (8000, 8000) },
+        faults: Faults { kills: 2, stops: 0, cuts: 1, after_ms: (0, 100), stop_for_ms: (8000, 8000) },
         counted_by: CountedBy::Query("SELECT event_id FROM ledger".into()),
         setup_sql: Some(include_str!("../schema.sql").to_owned()),
         setup_command: vec![],

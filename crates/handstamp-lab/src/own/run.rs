@@ -106,6 +106,7 @@ pub fn run(
         effects: Effects::new(),
         count_failed: None,
         schedule: Vec::new(),
+        left_since: None,
         notes: Vec::new(),
         progress,
         of: 0,
@@ -130,6 +131,8 @@ struct Run<'a> {
     /// Why the last count failed: the program may make its tables itself, later.
     count_failed: Option<LabError>,
     schedule: Vec<Done>,
+    /// Good messages without an effect right after the last fault.
+    left_since: Option<u64>,
     notes: Vec<String>,
     progress: &'a dyn Fn(Stage),
     of: usize,
@@ -145,9 +148,11 @@ impl Run<'_> {
                 if !self.await_step(step)? {
                     break;
                 }
-                let before = self.total();
                 self.act(step)?;
-                if self.left() == 0 || !self.await_effects(before)? {
+                // What came until the very moment of the fault is no sign of life after it.
+                self.recount();
+                self.left_since = Some(self.left());
+                if self.left() == 0 || !self.await_effects(self.total())? {
                     break;
                 }
             }
@@ -211,16 +216,27 @@ impl Run<'_> {
             }
             self.look()?;
         }
+        // A cut waits for somebody to be connected.
+        let until = Instant::now() + self.settings.patience;
+        let alone = |run: &Self| run.cutter.as_ref().is_some_and(|cutter| cutter.connections() == 0);
+        while step.fault == Fault::Cut && alone(self) && Instant::now() < until {
+            self.look()?;
+        }
         // How many are left is asked right before, not a look earlier.
+        self.recount();
+        Ok(self.left() > 0)
+    }
+
+    /// Counts, unless the database does not answer right now.
+    fn recount(&mut self) {
         if let Ok(effects) = self.home.effects(&self.settings.counted_by, &self.variables) {
             self.effects = effects;
         }
-        Ok(self.left() > 0)
     }
 
     fn act(&mut self, step: &Step) -> Result<()> {
         let left = self.left();
-        let at_work = self.schedule.last().is_none_or(|last| left < last.left);
+        let at_work = self.left_since.is_none_or(|since| left < since);
         let at_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let could_count = at_work && left >= LEFT_MIN;
         let met = match step.fault {
@@ -373,6 +389,11 @@ impl Cutter {
     #[cfg(not(feature = "postgres"))]
     fn start(_: &Home, _: u64) -> Result<Self> {
         Err(LabError::usage("faults.cuts: this program was built without Postgres"))
+    }
+
+    /// Connections that run.
+    fn connections(&self) -> usize {
+        self.proxy.as_ref().map_or(0, Proxy::running)
     }
 
     /// Resets every connection; how many there were.
