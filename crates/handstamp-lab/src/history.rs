@@ -30,8 +30,6 @@ pub enum Event {
         messages: u64,
         /// Which program wrote this.
         version: String,
-        /// When the run began, in milliseconds since 1970.
-        began_ms: u64,
     },
     /// A consumer process was started.
     Started {
@@ -153,11 +151,6 @@ pub enum Event {
     },
     /// When effects came that their id had already, by the database's clock: for the time line.
     Repeated {
-        /// Milliseconds since 1970, in order.
-        at_ms: Vec<u64>,
-    },
-    /// When effects came that their id had already, by the database's clock: for the time line.
-    Repeated {
         /// Milliseconds since the run began, in order; only as exact as the two clocks agree.
         times_ms: Vec<u64>,
     },
@@ -230,13 +223,6 @@ impl History {
         let mut writer = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         writer.failed.take().map_or(Ok(()), Err)
     }
-}
-
-/// Milliseconds since 1970 by this machine's clock.
-#[must_use]
-pub fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Milliseconds since 1970 by this machine's clock.
