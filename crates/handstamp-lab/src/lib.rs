@@ -29,6 +29,7 @@
 //! | `demo` | `lab demo` |
 //! | `own` | `lab own` |
 //! | `throughput`, `storage` | `lab throughput`, `lab storage` |
+//! | `report` | what a run came to, for people: Markdown, JSON and charts |
 //! | `reference` | figures of a published lab, shown beside ours |
 //! | `proxy` | a TCP proxy that does to connections what networks do |
 //! | `faults` | `lab faults` |
@@ -55,6 +56,8 @@ pub mod matrix;
 pub mod own;
 pub mod proxy;
 pub mod reference;
+#[cfg(feature = "kafka")]
+pub mod report;
 pub mod schedule;
 #[cfg(feature = "postgres")]
 pub mod storage;

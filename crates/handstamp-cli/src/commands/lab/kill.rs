@@ -118,7 +118,7 @@ pub(crate) fn no_kafka() -> CliError {
 }
 
 #[cfg(feature = "kafka")]
-pub(crate) use with_kafka::{broker, exit, keep, kill, launch, make_folder, place, verify};
+pub(crate) use with_kafka::{broker, exit, keep, kill, launch, make_folder, place, tell_report, verify};
 
 #[cfg(feature = "kafka")]
 mod with_kafka {
@@ -131,6 +131,7 @@ mod with_kafka {
     use handstamp_lab::broker::Broker;
     use handstamp_lab::kill::{self, Conclusion, Launch, Outcome, Profile, Settings, Surroundings};
     use handstamp_lab::ledger::{self, Place};
+    use handstamp_lab::report;
     use handstamp_lab::subjects::Subject;
     use std::path::{Path, PathBuf};
     use std::time::Duration;
@@ -160,6 +161,7 @@ mod with_kafka {
         let place = place(args.database.as_deref(), &folder)?;
         let store = ledger::probe(&place).map_err(failed)?;
         let settings = settings(args, &folder, &place, &format!("{}; {store}", broker.describe()))?;
+        report::note(&folder, &settings.place, &serde_json::Value::Null).map_err(failed)?;
         output::say(&format!("{}\nhistories: {}", tables::intention(&settings), folder.display()));
         let launch = launch()?;
         let around = Surroundings {
@@ -186,6 +188,9 @@ mod with_kafka {
         if args.folder.join(handstamp_lab::zombie::Stalls::FILE).exists() {
             let outcome = handstamp_lab::zombie::recompute(&args.folder).map_err(failed)?;
             return crate::commands::lab::zombie::print(&outcome, &args.folder, args.json);
+        }
+        if matches!(report::Kind::of(&args.folder), Some(report::Kind::Throughput | report::Kind::Storage)) {
+            return crate::commands::lab::measure::show(&args.folder, args.json);
         }
         let outcome = kill::recompute(&args.folder).map_err(failed)?;
         print(&outcome, &args.folder, args.json)
@@ -333,7 +338,18 @@ mod with_kafka {
         } else {
             output::print(&tables::outcome(outcome))?;
         }
+        tell_report(folder)?;
         Ok(exit(&outcome.conclusion))
+    }
+
+    /// Writes the report of a folder, and says where it is.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn tell_report(folder: &Path) -> Result<(), CliError> {
+        let path = report::build(folder).map_err(failed)?;
+        output::say(&format!("report: {}", path.display()));
+        Ok(())
     }
 
     /// Writes an outcome beside its histories and returns it as an object.

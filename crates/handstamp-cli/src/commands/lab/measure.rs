@@ -40,6 +40,9 @@ pub(crate) struct StorageArgs {
     /// How often each table is made.
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: u32,
+    /// A new folder for the results and the report.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
@@ -71,7 +74,7 @@ pub(crate) fn storage(_: &StorageArgs) -> Result<Exit, CliError> {
 #[cfg(feature = "kafka")]
 pub(crate) fn throughput(args: &ThroughputArgs) -> Result<Exit, CliError> {
     use super::kill::{broker, launch, make_folder, place};
-    use super::{cancel_on_signal, failed, fresh_folder, tables};
+    use super::{cancel_on_signal, failed, fresh_folder};
     use crate::output;
     use handstamp_lab::kill::{Profile, Settings, Surroundings};
 
@@ -92,11 +95,13 @@ pub(crate) fn throughput(args: &ThroughputArgs) -> Result<Exit, CliError> {
         launch: &launch,
         cancel: &cancel,
     };
+    let servers = format!("{}; {store}", broker.describe());
+    let asked = serde_json::json!({ "messages": args.messages, "runs": args.runs });
+    handstamp_lab::report::note(&folder, &servers, &asked).map_err(failed)?;
     output::say(&format!(
-        "{} messages, {} rounds, on {}; {store}\nresults: {}",
+        "{} messages, {} rounds, on {servers}\nresults: {}",
         args.messages,
         args.runs,
-        broker.describe(),
         folder.display()
     ));
     let line = super::progress::Line::start("measurements");
@@ -104,12 +109,43 @@ pub(crate) fn throughput(args: &ThroughputArgs) -> Result<Exit, CliError> {
     let step = |done: usize, all: usize| line.steps(done, all, began.elapsed());
     let rates = handstamp_lab::throughput::run(&around, &step);
     drop(line);
-    let rates = rates.map_err(failed)?;
-    if args.json {
-        output::print_json(&serde_json::json!({ "messages": args.messages, "rates": rates }))?;
-    } else {
-        output::print(&tables::rates(&rates))?;
+    rates.map_err(failed)?;
+    show(&folder, args.json)
+}
+
+/// Prints what a folder of `lab throughput` or `lab storage` holds, and writes its report.
+///
+/// # Errors
+/// The folder holds no such results, or the report cannot be written.
+#[cfg(feature = "kafka")]
+pub(crate) fn show(folder: &std::path::Path, json: bool) -> Result<Exit, CliError> {
+    use super::{failed, tables};
+    use crate::output;
+    use handstamp_lab::report;
+
+    let mut object = report::asked(folder).map_err(failed)?;
+    match report::Kind::of(folder) {
+        #[cfg(feature = "postgres")]
+        Some(report::Kind::Storage) => {
+            let bytes = report::read_storage(folder).map_err(failed)?;
+            if json {
+                object["bytes_per_id"] = serde_json::json!(bytes);
+                output::print_json(&object)?;
+            } else {
+                output::print(&tables::bytes(&bytes))?;
+            }
+        }
+        _ => {
+            let rates = report::read_rates(folder).map_err(failed)?;
+            if json {
+                object["rates"] = serde_json::json!(rates);
+                output::print_json(&object)?;
+            } else {
+                output::print(&tables::rates(&rates))?;
+            }
+        }
     }
+    super::kill::tell_report(folder)?;
     Ok(Exit::Ok)
 }
 
@@ -119,21 +155,27 @@ pub(crate) fn throughput(args: &ThroughputArgs) -> Result<Exit, CliError> {
 /// The database does not answer or is too old, or it was told to stop.
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 pub(crate) fn storage(args: &StorageArgs) -> Result<Exit, CliError> {
-    use super::{cancel_on_signal, failed, tables};
-    use crate::{output, redact};
+    use super::kill::make_folder;
+    use super::{cancel_on_signal, failed, fresh_folder};
+    use crate::redact;
+    use handstamp_lab::ledger::{self, Place};
+    use handstamp_lab::report;
 
     redact::register_url(&args.database);
     let cancel = cancel_on_signal()?;
+    let servers = ledger::probe(&Place::Postgres(args.database.clone())).map_err(failed)?;
+    let folder = make_folder(&args.out.clone().unwrap_or_else(|| fresh_folder("storage")))?;
+    if report::Kind::of(&folder).is_some() {
+        return Err(CliError::usage(format!("{} holds a run already", folder.display()))
+            .hint("name another folder with --out"));
+    }
+    let asked = serde_json::json!({ "rows": args.rows, "runs": args.runs });
+    report::note(&folder, &servers, &asked).map_err(failed)?;
     let line = super::progress::Line::start("tables");
     let began = std::time::Instant::now();
     let step = |done: usize, all: usize| line.steps(done, all, began.elapsed());
     let bytes = handstamp_lab::storage::run(&args.database, args.rows, args.runs, &cancel, &step);
     drop(line);
-    let bytes = bytes.map_err(failed)?;
-    if args.json {
-        output::print_json(&serde_json::json!({ "rows": args.rows, "bytes_per_id": bytes }))?;
-    } else {
-        output::print(&tables::bytes(&bytes))?;
-    }
-    Ok(Exit::Ok)
+    report::keep_storage(&folder, &bytes.map_err(failed)?).map_err(failed)?;
+    show(&folder, args.json)
 }

@@ -93,9 +93,11 @@ pub(crate) fn zombie(args: &ZombieArgs) -> Result<Exit, CliError> {
         launch: &launch,
         cancel: &cancel,
     };
+    let servers = format!("{}; {store}", broker.describe());
+    handstamp_lab::report::note(&folder, &servers, &serde_json::Value::Null).map_err(failed)?;
     output::say(&format!(
         "{} runs of {} rows; {} consumers, {} messages, one in {} stalls {} ms, max.poll.interval.ms={}\n\
-         on {}; {store}\nhistories: {}",
+         on {servers}\nhistories: {}",
         settings.runs,
         zombie::Row::ALL.len(),
         stalls.members,
@@ -103,7 +105,6 @@ pub(crate) fn zombie(args: &ZombieArgs) -> Result<Exit, CliError> {
         stalls.one_in,
         stalls.ms,
         stalls.max_poll_interval_ms,
-        broker.describe(),
         folder.display()
     ));
     let line = super::progress::Line::start("runs");
@@ -152,5 +153,6 @@ pub(crate) fn print(
     } else {
         crate::output::print(&super::tables::zombies(outcome))?;
     }
+    super::kill::tell_report(folder)?;
     Ok(super::kill::exit(&outcome.conclusion))
 }
