@@ -414,9 +414,12 @@ fn listen(child: u32, history: History, heard: Arc<Heard>) -> impl Fn(&str) + Se
     }
 }
 
-/// What the runtime's log says of lost partitions: evidence, as everything a subject says.
+/// What the runtime's log says of its partitions: evidence, as everything a subject says.
 fn logged(child: u32, line: &str) -> Option<Event> {
-    if line.contains("lost without notice") {
+    if let Some((_, lanes)) = line.split_once(" assigned lanes=") {
+        let partitions = u32::try_from(lanes.split_whitespace().count()).unwrap_or(u32::MAX);
+        Some(Event::Assigned { child, partitions })
+    } else if line.contains("lost without notice") {
         Some(Event::Evicted { child })
     } else if line.contains("dropped results of an old assignment") {
         Some(Event::LateResultsDropped { child })

@@ -6,6 +6,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The settings that all subjects have in common; auto-commit is left to each.
@@ -36,7 +37,9 @@ pub(super) fn subscribe(config: &ClientConfig, setup: &Setup) -> Res<BaseConsume
 
 /// The next message, or `None` when nothing came for a while. Errors of a poll are informational.
 pub(super) fn poll(consumer: &BaseConsumer, wait: Duration) -> Option<BorrowedMessage<'_>> {
-    match consumer.poll(wait)? {
+    let polled = consumer.poll(wait);
+    say_assigned(consumer);
+    match polled? {
         Ok(message) => Some(message),
         Err(KafkaError::MessageConsumption(RDKafkaErrorCode::PollExceeded)) => {
             say(&Said::Evicted);
@@ -46,6 +49,16 @@ pub(super) fn poll(consumer: &BaseConsumer, wait: Duration) -> Option<BorrowedMe
             tracing::debug!(%error, "poll");
             None
         }
+    }
+}
+
+/// Says how many partitions are its own, when that changed to some.
+fn say_assigned(consumer: &BaseConsumer) {
+    static BEFORE: AtomicU32 = AtomicU32::new(0);
+    let Ok(now) = consumer.assignment() else { return };
+    let now = u32::try_from(now.count()).unwrap_or(u32::MAX);
+    if BEFORE.swap(now, Ordering::SeqCst) != now && now > 0 {
+        say(&Said::Assigned(now));
     }
 }
 
