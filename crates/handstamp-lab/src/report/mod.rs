@@ -145,7 +145,7 @@ pub fn build(folder: &Path) -> Result<PathBuf> {
     let about = about(folder)?;
     let page = match Kind::of(folder) {
         Some(Kind::Kill) => kill::page(folder)?,
-        Some(Kind::Zombie) => zombie::page(folder)?,
+        Some(Kind::Zombie) => zombie::page(folder, about.as_ref())?,
         Some(Kind::Throughput) => measure::throughput(&read_rates(folder)?, about.as_ref()),
         #[cfg(feature = "postgres")]
         Some(Kind::Storage) => measure::storage(&read_storage(folder)?, about.as_ref()),

@@ -30,7 +30,7 @@ pub(super) struct Lane {
 struct Process {
     child: u32,
     from: u64,
-    /// Its first effect, where the history tells it.
+    /// When it began to work, where the history tells it.
     worked: Option<u64>,
     to: u64,
     killed: bool,
@@ -62,6 +62,14 @@ impl Lane {
                         killed: false,
                         strip: 0,
                     });
+                }
+                // Until the first effect, or where nobody waited for it, until there are partitions.
+                Event::Assigned { child, .. } => {
+                    if let Some(one) = all.iter_mut().find(|one| one.child == child) {
+                        one.worked.get_or_insert(entry.at_ms);
+                        // It lives on for a moment when all is settled.
+                        one.to = one.to.max(entry.at_ms);
+                    }
                 }
                 Event::FirstHandled { child } => {
                     if let Some(one) = all.iter_mut().find(|one| one.child == child) {
@@ -115,7 +123,14 @@ impl Lane {
 }
 
 fn is_late_write(event: &Event) -> bool {
-    matches!(event, Event::CommitRefused { .. } | Event::LateResultsDropped { .. })
+    late_child(event).is_some()
+}
+
+fn late_child(event: &Event) -> Option<u32> {
+    match event {
+        Event::CommitRefused { child, .. } | Event::LateResultsDropped { child } => Some(*child),
+        _ => None,
+    }
 }
 
 /// What the picture says, in words.
@@ -169,8 +184,8 @@ fn legend(svg: &mut Svg, lanes: &[Lane]) {
     type Is = fn(&Event) -> bool;
     let signs: [(&str, Sign, Is); 10] = [
         ("consumer at work", Sign::Bar(8.0, colour::SKY), |_| true),
-        ("started, no effect yet", Sign::Bar(2.0, colour::SKY), |event| {
-            matches!(event, Event::FirstHandled { .. })
+        ("started, not at work yet", Sign::Bar(2.0, colour::SKY), |event| {
+            matches!(event, Event::FirstHandled { .. } | Event::Assigned { .. })
         }),
         ("stalled", Sign::Bar(8.0, colour::ORANGE), |event| matches!(event, Event::Stalled { .. })),
         ("frozen", Sign::Bar(8.0, colour::GREY), |event| matches!(event, Event::Stopped { .. })),
@@ -221,16 +236,18 @@ fn draw_lane(svg: &mut Svg, lane: &Lane, top: f64, x: &dyn Fn(u64) -> f64) {
         svg.rect(x(worked), top + 3.0, (x(one.to) - x(worked)).max(1.0), 8.0, colour::SKY);
     }
     held_still(svg, lane, x, &y);
-    for entry in &lane.entries {
-        let (mark, child, paint) = match &entry.event {
-            Event::Assigned { child, .. } => (Mark::Triangle, *child, colour::GREEN),
-            Event::Evicted { child } => (Mark::Diamond, *child, colour::PURPLE),
-            Event::CommitRefused { child, .. } | Event::LateResultsDropped { child } => {
-                (Mark::Square, *child, colour::BLUE)
-            }
-            _ => continue,
-        };
-        svg.mark(mark, (x(entry.at_ms), y(child) + 7.0), paint);
+    // What is rarer lies above what is frequent.
+    let marks = lane.entries.iter().filter_map(|entry| match &entry.event {
+        Event::Assigned { child, .. } => Some((1, Mark::Triangle, *child, entry.at_ms, colour::GREEN)),
+        Event::Evicted { child } => Some((2, Mark::Diamond, *child, entry.at_ms, colour::PURPLE)),
+        event => late_child(event).map(|child| (0, Mark::Square, child, entry.at_ms, colour::BLUE)),
+    });
+    let mut marks: Vec<_> = marks.collect();
+    marks.sort_by_key(|(layer, ..)| *layer);
+    for (_, mark, child, at_ms, paint) in marks {
+        // A late write is often refused just when the eviction is noticed: below its bar both are seen.
+        let below = if mark == Mark::Square { 14.0 } else { 7.0 };
+        svg.mark(mark, (x(at_ms), y(child) + below), paint);
     }
     for one in processes.iter().filter(|one| one.killed) {
         svg.mark(Mark::Cross, (x(one.to), y(one.child) + 7.0), colour::INK);

@@ -1,11 +1,11 @@
 //! The page of `lab zombie`.
 
 use super::chart::{Bar, Chart, Row as ChartRow, Scale, Spread};
-use super::grouped;
 use super::kill::version;
 use super::page::{Page, Picture, Table};
 use super::svg::colour;
 use super::timeline::{self, Lane};
+use super::{About, grouped};
 use crate::error::Result;
 use crate::history;
 use crate::reference;
@@ -17,8 +17,11 @@ use std::path::Path;
 ///
 /// # Errors
 /// The folder holds no run, or a file of it cannot be read.
-pub(super) fn page(folder: &Path) -> Result<Page> {
-    let outcome = zombie::recompute(folder)?;
+pub(super) fn page(folder: &Path, about: Option<&About>) -> Result<Page> {
+    let mut outcome = zombie::recompute(folder)?;
+    if let Some(about) = about.filter(|_| outcome.settings.place.is_empty()) {
+        outcome.settings.place.clone_from(&about.servers);
+    }
     let (settings, stalls) = (&outcome.settings, &outcome.stalls);
     let mut lanes = Vec::new();
     let mut programs = Vec::new();
