@@ -22,6 +22,8 @@ fn verify_says_again_what_kill_said_and_sees_every_planted_fault() {
     assert!(of(&kill, "a1").0 > 0 && of(&kill, "offset-first @after-offset").1 > 0, "{kill}");
     let table = lab.exits(&["verify", "run"], 0);
     assert!(table.contains("kept") && table.contains("offset-first"), "{table}");
+    let report = || std::fs::read_to_string(lab.path("run/report.md")).unwrap();
+    assert!(report().contains("**Kept:**") && report().contains("](timeline.svg)"), "{}", report());
     assert!(lab.refuses(&[&SHORT[..], &["--out", "run"]].concat()).contains("--resume"));
 
     let ours = lab.path("run/run-0-handstamp.jsonl");
@@ -44,6 +46,8 @@ fn verify_says_again_what_kill_said_and_sees_every_planted_fault() {
         tamper(&ours, fault);
         let table = lab.exits(&["verify", "run"], 5);
         assert!(table.contains("VIOLATED"), "{table}");
+        // The report is made again with it.
+        assert!(report().contains("**VIOLATED:**"), "{}", report());
         std::fs::write(&ours, &whole).unwrap();
     }
     // A control that did no harm, and a run that is not complete.
