@@ -29,6 +29,10 @@ impl Stop {
     }
 }
 
+/// Signals that come together count as one: `timeout` signals a process and then its group, a terminal all of a
+/// pipeline.
+const TOGETHER: Duration = Duration::from_millis(500);
+
 /// The engine itself needs up to this long beyond `shutdown_timeout` to close its source.
 const CLOSING: Duration = Duration::from_secs(6);
 
@@ -68,7 +72,7 @@ async fn serve(
     asked.send_replace(true);
     let limit = shutdown_timeout.saturating_add(CLOSING);
     let why = tokio::select! {
-        () = signals.next() => "a second signal came",
+        () = second(async || signals.next().await) => "a second signal came",
         () = tokio::time::sleep(limit) => "what runs did not end within shutdown_timeout",
     };
     live::clear();
@@ -76,6 +80,17 @@ async fn serve(
     tracing::warn!("{text}");
     cut_off(&CliError::new(Exit::Unfinished, text));
     std::process::exit(i32::from(Exit::Unfinished.code()));
+}
+
+/// Completes at a signal that does not belong to the first.
+async fn second(mut next: impl AsyncFnMut()) {
+    let together = async {
+        loop {
+            next().await;
+        }
+    };
+    let _ = tokio::time::timeout(TOGETHER, together).await;
+    next().await;
 }
 
 #[cfg(unix)]
@@ -110,5 +125,27 @@ impl Signals {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::{Instant, sleep};
+
+    #[tokio::test(start_paused = true)]
+    async fn signals_that_come_together_count_as_one() {
+        let began = Instant::now();
+        let (sender, mut signals) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            for at_ms in [0, 1, 300, 499, 750, 800] {
+                sleep(Duration::from_millis(at_ms).saturating_sub(began.elapsed())).await;
+                if sender.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        second(async || assert!(signals.recv().await.is_some())).await;
+        assert_eq!(began.elapsed(), Duration::from_millis(750));
     }
 }

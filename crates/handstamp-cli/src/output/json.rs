@@ -46,6 +46,7 @@ fn stopped(reason: StopReason) -> &'static str {
         StopReason::SourceEnded => "source_ended",
         StopReason::Idle => "idle",
         StopReason::MessagesMax => "messages_max",
+        StopReason::Failed => "failed",
         _ => "other",
     }
 }

@@ -73,6 +73,7 @@ fn stopped(reason: StopReason) -> &'static str {
         StopReason::SourceEnded => "the source is at its end",
         StopReason::Idle => "nothing more came",
         StopReason::MessagesMax => "the number of messages asked for was reached",
+        StopReason::Failed => "an error ended it",
         _ => "stopped",
     }
 }

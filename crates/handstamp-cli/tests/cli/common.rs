@@ -196,6 +196,16 @@ impl Running {
         assert!(status.unwrap().success(), "kill -{name}");
     }
 
+    /// Sends a signal again and again; what ended is not waited for, so that its number stays its own.
+    pub(crate) fn signal_until_it_ends(&mut self, name: &str) {
+        let stat = format!("/proc/{}/stat", self.child.id());
+        let ended = wait_for(|| {
+            self.signal(name);
+            std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "))
+        });
+        assert!(ended, "{}: goes on", self.args);
+    }
+
     /// Waits until standard error has a text.
     pub(crate) fn says(&mut self, words: &str) {
         let text = self.stderr.bytes.clone();

@@ -1,7 +1,6 @@
 //! What can be typed, and what is said about mistakes.
 
 use crate::common::Lab;
-use std::path::Path;
 
 /// The lab's commands, as its help lists them.
 #[cfg(not(feature = "crash-points"))]

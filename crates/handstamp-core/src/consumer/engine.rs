@@ -553,13 +553,14 @@ impl<S: Store> Engine<S> {
         say_left_out(self.shared.duplicates.borrow_mut().rest());
         let counts = self.shared.live.snapshot();
         debug_assert_eq!(crate::invariants::counts_reconcile(&counts), Ok(()));
+        let ended = if self.error.is_some() { StopReason::Failed } else { StopReason::SourceEnded };
         let lag = |s: &super::intake::LaneState| LaneLag { name: s.name.clone(), lag: s.lag };
         let report = Report {
             counts,
             notices: self.notices,
             lag: self.intake.lanes.values().map(lag).collect(),
             took: self.started.elapsed(),
-            stopped: self.stop.unwrap_or(StopReason::SourceEnded),
+            stopped: self.stop.unwrap_or(ended),
         };
         if let Some(mut error) = self.error {
             error.report = Some(Box::new(report));

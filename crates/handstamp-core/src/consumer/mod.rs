@@ -49,7 +49,7 @@ use std::fmt;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Why a run ended without an error.
+/// Why a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {
@@ -61,6 +61,8 @@ pub enum StopReason {
     Idle,
     /// The number of messages asked for was reached.
     MessagesMax,
+    /// An error, which holds this report.
+    Failed,
 }
 
 /// The kind decides the exit code.

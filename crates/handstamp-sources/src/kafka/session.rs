@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 /// Most events taken from the main queue at a time.
 const EVENTS_MAX: usize = 1000;
 const EVERY_SECOND: Duration = Duration::from_secs(1);
+/// How long a member is without partitions before it says so, and how often it says it again.
+const SAY_WAITING_AFTER: Duration = Duration::from_secs(5);
+const SAY_WAITING_EVERY: Duration = Duration::from_secs(60);
 /// How long a client may take to leave when nobody said.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -43,6 +46,8 @@ pub(super) struct Session {
     pub(super) end: Option<End>,
     pub(super) told: Told,
     next_second: Instant,
+    /// Since when nothing is assigned, and when that is said next.
+    without_lanes: Option<(Instant, Instant)>,
     /// Said that it polls.
     polled: bool,
 }
@@ -102,6 +107,7 @@ impl Session {
                     end,
                     told,
                     next_second,
+                    without_lanes: None,
                     polled: false,
                 })
             }
@@ -219,11 +225,27 @@ impl Session {
         }
     }
 
+    /// Says now and then that nothing is assigned: after a kill that lasts as long as a session.
+    fn say_without_lanes(&mut self, now: Instant) {
+        if !self.worker.lanes.ours().is_empty() {
+            self.without_lanes = None;
+            return;
+        }
+        let (since, say_at) = *self.without_lanes.get_or_insert((now, now + SAY_WAITING_AFTER));
+        if now >= say_at {
+            let waiting_s = now.duration_since(since).as_secs();
+            tracing::info!(target: "handstamp", waiting_s,
+                "waiting for the group to assign partitions: a member that was killed is missed only after its session.timeout.ms (45 s by default)");
+            self.without_lanes = Some((since, now + SAY_WAITING_EVERY));
+        }
+    }
+
     fn each_second(&mut self, now: Instant) {
         if now < self.next_second {
             return;
         }
         self.next_second = now + EVERY_SECOND;
+        self.say_without_lanes(now);
         let (mut lag, mut queued) = (vec![], 0);
         for id in self.worker.lanes.ours() {
             let lane = self.worker.lanes.lane(id);

@@ -4,6 +4,7 @@
 use crate::support::{beside, number, open, options, registered, requests};
 use handstamp_core::{Claim, Store, StoreErrorKind};
 use handstamp_stores::sqlite::{SqliteStore, Tx};
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -83,12 +84,11 @@ async fn a_statement_that_is_left_running_spoils_its_own_transaction_only() {
     let folder = TempDir::new().unwrap();
     let store = open(&folder).await;
     let (tx, _) = begun(&store, "a").await;
-    let mut left =
-        Box::new(tx.prepare("INSERT INTO ledger VALUES ('x', 1), ('y', 2) RETURNING amount").unwrap());
-    let mut rows = left.query([]).unwrap();
+    let sql = "INSERT INTO ledger VALUES ('x', 1), ('y', 2) RETURNING amount";
+    // Neither is ever finished.
+    let mut left = ManuallyDrop::new(Box::new(tx.prepare(sql).unwrap()));
+    let mut rows = ManuallyDrop::new(left.query([]).unwrap());
     assert!(rows.next().unwrap().is_some());
-    std::mem::forget(rows);
-    std::mem::forget(left);
     let spoiled = store.commit(tx).await;
     let durable = number(&beside(&folder), BOTH);
     assert_eq!(durable, i64::from(spoiled.is_ok()), "{spoiled:?}");
