@@ -38,6 +38,13 @@ pub struct SqlEffects {
     effects: Vec<Effect>,
 }
 
+/// A set's statements on one connection.
+struct Prepared {
+    statements: Arc<[Statement]>,
+    /// In the transaction that runs now.
+    just_now: bool,
+}
+
 struct Effect {
     label: String,
     sql: String,
@@ -46,10 +53,41 @@ struct Effect {
 
 /// A declared effect failed; the database's error is behind it.
 #[derive(Debug)]
-struct EffectFailure {
+pub(crate) struct EffectFailure {
     label: String,
     source: Option<tokio_postgres::Error>,
     reason: String,
+    /// It ran as it was prepared in the same transaction: the schema is not what it does not fit.
+    fits: bool,
+}
+
+impl EffectFailure {
+    /// Found by us, not by the database.
+    fn own(label: String, reason: String) -> Self {
+        Self { label, source: None, reason, fits: false }
+    }
+
+    /// What the failure is where its code alone says too much. `early`: sooner than any limit of ours.
+    ///
+    /// * A message's value can raise a code of class 42 (`to_tsquery`, `::regclass`): not a schema that has
+    ///   changed when the statement was prepared just now. A missing right shows only when a statement runs, and
+    ///   what a function or trigger does not find is not found at preparing either: those stay the schema's.
+    /// * A statement that was cancelled before its time is nobody's message's fault.
+    pub(crate) fn kind(&self, by_code: StoreErrorKind, early: bool) -> StoreErrorKind {
+        let Some(db) = self.source.as_ref().and_then(tokio_postgres::Error::as_db_error) else {
+            return by_code;
+        };
+        let code = db.code().code();
+        let raised_by_value = (code.starts_with("42") || code.starts_with("0A"))
+            && code != "42501"
+            && self.fits
+            && db.where_().is_none();
+        match by_code {
+            StoreErrorKind::SchemaMismatch if raised_by_value => StoreErrorKind::Statement,
+            StoreErrorKind::Timeout if code == "57014" && early => StoreErrorKind::Conflict,
+            kind => kind,
+        }
+    }
 }
 
 impl fmt::Display for EffectFailure {
@@ -135,10 +173,10 @@ impl SqlEffects {
     }
 
     /// The statements as prepared on this connection.
-    async fn prepare(&self, slot: &Slot) -> Result<Arc<[Statement]>, EffectFailure> {
+    async fn prepare(&self, slot: &Slot) -> Result<Prepared, EffectFailure> {
         let known = slot.effects.lock().unwrap_or_else(PoisonError::into_inner).get(&self.set).cloned();
         if let Some(statements) = known {
-            return Ok(statements);
+            return Ok(Prepared { statements, just_now: false });
         }
         let client = slot.client();
         let prepared =
@@ -151,7 +189,7 @@ impl SqlEffects {
         }
         let statements: Arc<[Statement]> = statements.into();
         slot.effects.lock().unwrap_or_else(PoisonError::into_inner).insert(self.set, statements.clone());
-        Ok(statements)
+        Ok(Prepared { statements, just_now: true })
     }
 
     /// Every parameter of a message's effects.
@@ -166,7 +204,7 @@ impl SqlEffects {
             let bound = effect.parameters(statement, &view);
             all.push(bound.map_err(|e| {
                 let reason = e.to_string();
-                HandlerError::reject(EffectFailure { label: effect.label.clone(), source: None, reason })
+                HandlerError::reject(EffectFailure::own(effect.label.clone(), reason))
                     .with_class(FailureClass::Binding)
             })?);
         }
@@ -186,20 +224,17 @@ impl Effect {
             }
             None => error.to_string(),
         };
-        EffectFailure { label: self.label.clone(), source: Some(error), reason }
+        EffectFailure { label: self.label.clone(), source: Some(error), reason, fits: false }
     }
 
     fn check_types(&self, statement: &Statement) -> Result<(), EffectFailure> {
         for (param, type_) in self.compiled.bindings.params().iter().zip(statement.params()) {
             if let Some(why) = unsupported(type_) {
                 let (name, type_) = (&param.name, shown(type_));
-                return Err(EffectFailure {
-                    label: self.label.clone(),
-                    source: None,
-                    reason: format!(
-                        "parameter :{name} has the type {type_}: {why}; write CAST(CAST(:{name} AS text) AS {type_})"
-                    ),
-                });
+                let reason = format!(
+                    "parameter :{name} has the type {type_}: {why}; write CAST(CAST(:{name} AS text) AS {type_})"
+                );
+                return Err(EffectFailure::own(self.label.clone(), reason));
             }
         }
         Ok(())
@@ -224,8 +259,7 @@ impl Effect {
 
     fn wrong_rows(&self, expected: ExpectRows, rows: u64) -> HandlerError {
         let reason = format!("touched {rows} rows, expected {expected}");
-        HandlerError::from(EffectFailure { label: self.label.clone(), source: None, reason })
-            .with_class(FailureClass::Rows)
+        HandlerError::from(EffectFailure::own(self.label.clone(), reason)).with_class(FailureClass::Rows)
     }
 }
 
@@ -234,22 +268,22 @@ impl SqlEffects {
     async fn send_all<'a>(
         &self,
         client: &'a Client,
-        prepared: &'a [Statement],
+        prepared: &'a Prepared,
         batch: &[Message],
         flight: &mut Flight<'a>,
     ) -> Result<(), BatchError> {
         for (message, of_message) in batch.iter().enumerate() {
             let parameters = self
-                .parameters(prepared, of_message)
+                .parameters(&prepared.statements, of_message)
                 .map_err(|error| BatchError { culprit: Some(message), error })?;
-            for ((effect, statement), parameters) in prepared.iter().enumerate().zip(parameters) {
+            for ((effect, statement), parameters) in prepared.statements.iter().enumerate().zip(parameters) {
                 if flight.is_full()
                     && let Some(landed) = flight.land().await
                 {
-                    self.judge(landed)?;
+                    self.judge(landed, prepared.just_now)?;
                 }
                 flight.send(client, statement, Place { message, effect }, parameters).await;
-                if effect + 1 < prepared.len() {
+                if effect + 1 < prepared.statements.len() {
                     CrashPoint::BetweenEffects.reached_when_sent().await;
                 }
             }
@@ -261,11 +295,15 @@ impl SqlEffects {
         Ok(())
     }
 
-    fn judge(&self, (place, answer): (Place, Result<u64, tokio_postgres::Error>)) -> Result<(), BatchError> {
+    fn judge(
+        &self,
+        (place, answer): (Place, Result<u64, tokio_postgres::Error>),
+        just_now: bool,
+    ) -> Result<(), BatchError> {
         let effect = &self.effects[place.effect];
         let outcome = match answer {
             Ok(rows) => effect.check_rows(rows),
-            Err(error) => Err(HandlerError::from(effect.failed(error))),
+            Err(error) => Err(HandlerError::from(EffectFailure { fits: just_now, ..effect.failed(error) })),
         };
         outcome.map_err(|error| BatchError { culprit: Some(place.message), error })
     }
@@ -282,7 +320,7 @@ impl BatchHandler<Tx> for SqlEffects {
         while let Some(landed) = flight.land().await {
             let place = landed.0;
             let earlier = outcome.as_ref().err().and_then(|e| e.culprit).is_none_or(|at| place.message < at);
-            if earlier && let Err(error) = self.judge(landed) {
+            if earlier && let Err(error) = self.judge(landed, prepared.just_now) {
                 outcome = Err(error);
             }
         }

@@ -21,6 +21,7 @@
 use super::classify::{DEADLOCK, code_of, fault_of, kind_of_code, store_error};
 use super::config::{PostgresOptions, SchemaName};
 use super::connect::{Slot, Slots};
+use super::effect::EffectFailure;
 use super::failure;
 use super::inbox::{self, Batch, ClaimSql, ConsumerParameters, Opening};
 use super::migrate::{MigrateOptions, Migrated, migrate_with};
@@ -73,6 +74,8 @@ struct Exclusive {
 pub struct Tx {
     slot: Slot,
     consumer: i16,
+    /// No statement in it is older.
+    opened_at: std::time::Instant,
     shared: Arc<Shared>,
 }
 
@@ -316,7 +319,8 @@ impl Store for PostgresStore {
         let shared = &self.shared;
         let mut slot = shared.slots.take().await?;
         slot.opened();
-        let tx = Tx { slot, consumer: consumer.id, shared: shared.clone() };
+        let opened_at = std::time::Instant::now();
+        let tx = Tx { slot, consumer: consumer.id, opened_at, shared: shared.clone() };
         let mut batch = Batch::new(ids);
         let limit = self.options().statement_timeout + ANSWER_MARGIN;
         match timeout(limit, shared.open_and_claim(&tx, consumer, &mut batch)).await {
@@ -396,7 +400,11 @@ impl Store for PostgresStore {
             let kind = code.as_deref().map_or(StoreErrorKind::Unavailable, kind_of_code);
             fault = Some(Fault { kind, code });
         }
-        let seen = fault.as_ref()?;
+        let seen = fault.as_mut()?;
+        if let Some(failure) = error.downcast_ref::<EffectFailure>() {
+            let early = tx.opened_at.elapsed() < self.options().statement_timeout;
+            seen.kind = failure.kind(seen.kind, early);
+        }
         self.shared.note(tx.consumer, seen.code.as_deref());
         if seen.kind == StoreErrorKind::SchemaMismatch {
             tx.slot.mark_stale();

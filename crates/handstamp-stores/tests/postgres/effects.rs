@@ -19,6 +19,8 @@ on_each_server!(
     a_batch_is_one_pipeline,
     statements_that_do_not_fit_are_found_at_the_start,
     a_changed_table_is_prepared_for_again,
+    a_value_that_raises_a_code_of_the_schema_is_its_messages_failure,
+    what_is_cancelled_before_its_time_is_no_messages_failure,
 );
 
 fn message(number: usize, body: &str) -> Message {
@@ -320,4 +322,89 @@ async fn a_changed_table_is_prepared_for_again(database: TestDatabase) {
     store.rollback(tx).await.unwrap();
     apply(&store, &key, &effects, &batch).await.unwrap();
     assert_eq!(database.number("SELECT count(*) FROM ledger").await, 2);
+}
+
+/// Runs a batch as the engine does, and again after whatever is no message's failure, a few times. The kinds
+/// of its failures, and the last culprit.
+async fn failures(
+    store: &PostgresStore,
+    key: &ConsumerKey,
+    effects: &SqlEffects,
+    batch: &[Message],
+) -> (Vec<StoreErrorKind>, Option<usize>) {
+    let mut kinds = vec![];
+    loop {
+        let (mut tx, _) = store.begin(key, &[]).await.unwrap();
+        let failed = effects.handle_batch(&mut tx, batch).await.unwrap_err();
+        let kind = store.classify(&tx, failed.error.source.as_ref()).unwrap().kind;
+        kinds.push(kind);
+        if kind == StoreErrorKind::Statement {
+            store.rollback(tx).await.unwrap();
+        } else {
+            store.abandon(tx).await;
+        }
+        if kind == StoreErrorKind::Statement || kinds.len() == 4 {
+            return (kinds, failed.culprit);
+        }
+    }
+}
+
+async fn a_value_that_raises_a_code_of_the_schema_is_its_messages_failure(database: TestDatabase) {
+    use StoreErrorKind::{SchemaMismatch, Statement};
+    let (store, key) = database.wallet().await;
+    for (sql, good, bad) in [
+        ("SELECT to_tsquery('english', :v::text)", "a & b", "a & & ("),
+        ("SELECT :v::text::regclass", "accounts", "nowhere"),
+        ("SELECT :v::text::regtype", "int8", "no_type"),
+        ("SELECT to_tsvector(:v::text::regconfig, 'x')", "english", "klingon"),
+    ] {
+        let effects = effects(&["UPDATE accounts SET balance = balance", sql]);
+        let body = |v: &str| format!("{{\"v\": \"{v}\"}}");
+        let batch = [message(1, &body(good)), message(2, &body(bad)), message(3, &body(good))];
+        // On a connection that prepares the statement with this batch, and on one that had it prepared.
+        assert_eq!(failures(&store, &key, &effects, &batch).await, (vec![Statement], Some(1)), "{sql}");
+        let again = failures(&store, &key, &effects, &batch).await;
+        assert_eq!(again, (vec![SchemaMismatch, Statement], Some(1)), "{sql}");
+        apply(&store, &key, &effects, &batch[..1]).await.unwrap();
+    }
+    // A right that is missing and a table that a trigger misses are no message's failure, however often.
+    let admin = database.admin().await;
+    let trigger = "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN INSERT INTO notes VALUES (1); RETURN NEW; END';
+        CREATE TRIGGER noted BEFORE INSERT ON ledger FOR EACH ROW EXECUTE FUNCTION note()";
+    admin.batch_execute(trigger).await.unwrap();
+    let insert = effects(&["INSERT INTO ledger VALUES ('x', 1, 5)"]);
+    let (kinds, _) = failures(&store, &key, &insert, &[message(4, "{}")]).await;
+    assert_eq!(kinds, [SchemaMismatch; 4], "a trigger's table");
+    admin.batch_execute(&format!("REVOKE ALL ON accounts FROM {}", database.role)).await.unwrap();
+    let update = effects(&["UPDATE accounts SET balance = 1"]);
+    let (kinds, _) = failures(&store, &key, &update, &[message(5, "{}")]).await;
+    assert_eq!(kinds, [SchemaMismatch; 4], "a right");
+}
+
+async fn what_is_cancelled_before_its_time_is_no_messages_failure(database: TestDatabase) {
+    let (store, key) = database.wallet().await;
+    let effects = effects(&["SELECT pg_sleep(60)"]);
+    let sleeping =
+        format!("FROM pg_stat_activity WHERE datname = '{}' AND wait_event = 'PgSleep'", database.name);
+    let (mut tx, _) = store.begin(&key, &[request("m", None)]).await.unwrap();
+    let admin = database.admin().await;
+    let batch = [message(1, "{}")];
+    let cancel = async {
+        database.until(&format!("SELECT count(*) {sleeping}"), 1).await;
+        admin.batch_execute(&format!("SELECT pg_cancel_backend(pid) {sleeping}")).await.unwrap();
+    };
+    let (failed, ()) = tokio::join!(effects.handle_batch(&mut tx, &batch), cancel);
+    let fault = store.classify(&tx, failed.unwrap_err().error.source.as_ref()).unwrap();
+    assert_eq!((fault.kind, fault.code.as_deref()), (StoreErrorKind::Conflict, Some("57014")));
+    store.abandon(tx).await;
+    // What takes its whole time is.
+    let mut options = database.options();
+    options.statement_timeout = Duration::from_millis(200);
+    let (store, key) = (PostgresStore::new(options).unwrap(), key);
+    let (mut tx, _) = store.begin(&key, &[request("m", None)]).await.unwrap();
+    let failed = effects.handle_batch(&mut tx, &batch).await.unwrap_err();
+    let fault = store.classify(&tx, failed.error.source.as_ref()).unwrap();
+    assert_eq!((fault.kind, fault.code.as_deref()), (StoreErrorKind::Timeout, Some("57014")));
+    store.abandon(tx).await;
 }
