@@ -84,7 +84,7 @@ impl<S: Store> Shared<S> {
             };
             match ran {
                 Some(Ok(())) => {}
-                Some(Err(failed)) => return self.after_handler(tx, failed, &handled).await,
+                Some(Err(failed)) => return self.after_handler(tx, failed, &handled, chunk).await,
                 None => {
                     self.store.abandon(tx).await;
                     return Attempt::Cancelled;
@@ -175,7 +175,13 @@ impl<S: Store> Shared<S> {
     }
 
     /// Rolls back after a failed handler and says whose fault it was.
-    async fn after_handler(&self, tx: S::Tx, failed: RunFailure, handled: &[usize]) -> Attempt {
+    async fn after_handler(
+        &self,
+        tx: S::Tx,
+        failed: RunFailure,
+        handled: &[usize],
+        chunk: &[Item],
+    ) -> Attempt {
         CrashPoint::BeforeRollback.reached();
         let culprit = failed.culprit.map(|at| handled[at]).or_else(|| sole(handled));
         let run = |outcome, class, code, reason| {
@@ -211,7 +217,9 @@ impl<S: Store> Shared<S> {
                         run(Outcome::Timeout, FailureClass::TimedOut, code, reason)
                     }
                     Some(kind) if kind != StoreErrorKind::Statement => {
-                        after_store_error(StoreError::new(kind, reason.as_str()))
+                        let met_by =
+                            culprit.map_or(String::new(), |at| format!(" (met by {})", chunk[at].shown()));
+                        after_store_error(StoreError::new(kind, format!("{}{met_by}", reason.as_str())))
                     }
                     own => {
                         let by_kind = if own.is_some() { FailureClass::Sql } else { FailureClass::Failed };

@@ -78,10 +78,12 @@ impl EffectFailure {
             return by_code;
         };
         let code = db.code().code();
-        let raised_by_value = (code.starts_with("42") || code.starts_with("0A"))
-            && code != "42501"
-            && self.fits
-            && db.where_().is_none();
+        let raised_by_value = match code {
+            // A row that a policy of row-level security refuses has the code of a missing right.
+            "42501" => db.routine() == Some("ExecWithCheckOptions"),
+            _ if code.starts_with("42") || code.starts_with("0A") => self.fits && db.where_().is_none(),
+            _ => false,
+        };
         match by_code {
             StoreErrorKind::SchemaMismatch if raised_by_value => StoreErrorKind::Statement,
             StoreErrorKind::Timeout if code == "57014" && early => StoreErrorKind::Conflict,

@@ -377,6 +377,16 @@ async fn a_value_that_raises_a_code_of_the_schema_is_its_messages_failure(databa
     let (kinds, _) = failures(&store, &key, &insert, &[message(4, "{}")]).await;
     assert_eq!(kinds, [SchemaMismatch; 4], "a trigger's table");
     admin.batch_execute(&format!("REVOKE ALL ON accounts FROM {}", database.role)).await.unwrap();
+    // A row of another tenant is its message's failure.
+    let policy = format!(
+        "CREATE TABLE shared (tenant text); ALTER TABLE shared ENABLE ROW LEVEL SECURITY;
+        CREATE POLICY own ON shared USING (tenant = 'us'); GRANT ALL ON shared TO {}",
+        database.role
+    );
+    admin.batch_execute(&policy).await.unwrap();
+    let share = effects(&["INSERT INTO shared VALUES (:v)"]);
+    let batch = [message(6, "{\"v\": \"us\"}"), message(7, "{\"v\": \"them\"}")];
+    assert_eq!(failures(&store, &key, &share, &batch).await, (vec![Statement], Some(1)), "a policy");
     let update = effects(&["UPDATE accounts SET balance = 1"]);
     let (kinds, _) = failures(&store, &key, &update, &[message(5, "{}")]).await;
     assert_eq!(kinds, [SchemaMismatch; 4], "a right");
