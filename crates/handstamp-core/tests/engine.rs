@@ -330,19 +330,23 @@ async fn past_the_shutdown_timeout_what_runs_is_rolled_back_and_nothing_of_it_se
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_while_the_store_is_away_ends_at_once_and_well() {
-    let store = MiniStore::default();
-    store.0.lock().unwrap().begins.extend(vec![Next::Fail(StoreErrorKind::Unavailable); 1_000_000]);
-    let log = Arc::new(Mutex::new(vec![]));
-    let source = MiniSource { batches: vec![numbered(3)], log, ends: true };
-    let report = Consumer::builder(ConsumerName::new("test").unwrap())
-        .source(source, Identity::Key)
-        .store(store)
-        .handler_fn(good)
-        .run_local(tokio::time::sleep(Duration::from_secs(60)))
-        .await
-        .unwrap();
-    assert_eq!((report.stopped, report.counts.released), (StopReason::Asked, 3));
+async fn a_stop_while_the_store_is_away_or_a_conflict_lasts_ends_at_once_and_well() {
+    use StoreErrorKind::{Conflict, SchemaMismatch, Timeout, Unavailable};
+    for kind in [Unavailable, SchemaMismatch, Conflict, Timeout] {
+        let store = MiniStore::default();
+        store.0.lock().unwrap().begins.extend(vec![Next::Fail(kind); 1_000_000]);
+        let log = Arc::new(Mutex::new(vec![]));
+        let source = MiniSource { batches: vec![numbered(3)], log, ends: true };
+        let report = Consumer::builder(ConsumerName::new("test").unwrap())
+            .source(source, Identity::Key)
+            .store(store)
+            .handler_fn(good)
+            .run_local(tokio::time::sleep(Duration::from_secs(60)))
+            .await
+            .unwrap();
+        assert_eq!((report.stopped, report.counts.released), (StopReason::Asked, 3), "{kind:?}");
+        assert_eq!(report.took.as_secs(), 60, "{kind:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -109,6 +109,8 @@ impl ChunkSize {
 
 /// A chunk that lost this many conflicts in a row gets smaller, so that it holds fewer locks.
 const CONFLICTS_BEFORE_SMALLER: u32 = 3;
+/// More than this in a row, and a stop does not wait for the conflict to end.
+const CONFLICTS_THAT_PASS: u32 = 10;
 
 impl<S: Store> Shared<S> {
     /// Decides and settles every item; they are of one lane and in its order.
@@ -156,7 +158,7 @@ impl<S: Store> Shared<S> {
                         size.limit = (chunk.len() / 2).max(1);
                     }
                     prepend(&mut queue, chunk);
-                    if !self.sleep_for_store(lane, wait, error.kind).await {
+                    if !self.sleep_for_store(lane, wait, error.kind, faults).await {
                         return self.give_back(queue);
                     }
                 }
@@ -258,10 +260,11 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Waits for the store; false when the lane was taken away, or when the consumer is stopping and
-    /// the store is away: the batch is then given back.
-    async fn sleep_for_store(&self, lane: Lane, wait: Duration, kind: StoreErrorKind) -> bool {
-        if matches!(kind, StoreErrorKind::Conflict | StoreErrorKind::Timeout) {
+    /// Waits for the store; false when the lane was taken away, or when the consumer is stopping and the store
+    /// is away or a conflict lasts: the batch is then given back.
+    async fn sleep_for_store(&self, lane: Lane, wait: Duration, kind: StoreErrorKind, faults: u32) -> bool {
+        let passes = matches!(kind, StoreErrorKind::Conflict | StoreErrorKind::Timeout);
+        if passes && faults <= CONFLICTS_THAT_PASS {
             return self.sleep(lane, wait).await;
         }
         let mut stopping = self.stopping.subscribe();
