@@ -65,7 +65,16 @@ impl Source for BentSource {
             limits,
         };
         self.inner.start(inner)?;
-        let between = Between { bend: self.bend, from_inner, told, to_inner, deliveries, control, commands };
+        let between = Between {
+            bend: self.bend,
+            from_inner,
+            told,
+            to_inner,
+            deliveries,
+            control,
+            commands,
+            ends: vec![],
+        };
         tokio::spawn(between.run());
         Ok(())
     }
@@ -79,6 +88,7 @@ struct Between {
     deliveries: mpsc::Sender<Vec<Delivery>>,
     control: mpsc::UnboundedSender<Control>,
     commands: mpsc::UnboundedReceiver<Command>,
+    ends: Vec<Control>,
 }
 
 impl Between {
@@ -94,8 +104,26 @@ impl Between {
                     None => return,
                     Some(batch) => if !self.pass_batch(batch).await { return },
                 },
-                Some(control) = self.told.recv() => drop(self.control.send(control)),
+                Some(control) = self.told.recv() => self.tell(control),
             }
+            // An end is told only behind everything that was handed over before it.
+            while !self.ends.is_empty() {
+                match self.from_inner.try_recv() {
+                    Ok(batch) => {
+                        if !self.pass_batch(batch).await {
+                            return;
+                        }
+                    }
+                    Err(_) => self.ends.drain(..).for_each(|end| drop(self.control.send(end))),
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, control: Control) {
+        match control {
+            Control::CaughtUp(_) => self.ends.push(control),
+            other => drop(self.control.send(other)),
         }
     }
 
@@ -107,14 +135,10 @@ impl Between {
         }
     }
 
-    /// A lane is told before its deliveries, and that it caught up only behind them.
+    /// A lane is told before its deliveries.
     async fn pass_batch(&mut self, batch: Vec<Delivery>) -> bool {
-        let mut behind = vec![];
         while let Ok(control) = self.told.try_recv() {
-            match control {
-                Control::CaughtUp(_) => behind.push(control),
-                other => drop(self.control.send(other)),
-            }
+            self.tell(control);
         }
         if self.bend == Bend::SettleFirst {
             let settles = batch.iter().map(|d| (d.lane, d.tag, Disposition::Ack)).collect();
@@ -122,18 +146,6 @@ impl Between {
             // The wrong order, made certain: the position is durable before the handler runs.
             tokio::time::sleep(Duration::from_millis(600)).await;
         }
-        if self.deliveries.send(batch).await.is_err() {
-            return false;
-        }
-        // A later batch may still come before the lane has caught up.
-        while let Ok(batch) = self.from_inner.try_recv() {
-            if self.deliveries.send(batch).await.is_err() {
-                return false;
-            }
-        }
-        for control in behind {
-            drop(self.control.send(control));
-        }
-        true
+        self.deliveries.send(batch).await.is_ok()
     }
 }

@@ -164,7 +164,7 @@ impl Source for Hasty {
             commands: inner_commands,
             limits,
         })?;
-        let between = Between { from_inner, told, to_inner, deliveries, control, commands };
+        let between = Between { from_inner, told, to_inner, deliveries, control, commands, ends: vec![] };
         tokio::spawn(between.run());
         Ok(())
     }
@@ -177,6 +177,7 @@ struct Between {
     deliveries: mpsc::Sender<Vec<Delivery>>,
     control: mpsc::UnboundedSender<Control>,
     commands: mpsc::UnboundedReceiver<Command>,
+    ends: Vec<Control>,
 }
 
 impl Between {
@@ -194,29 +195,37 @@ impl Between {
                     None => return,
                     Some(batch) => if !self.pass(batch).await { return },
                 },
-                Some(control) = self.told.recv() => drop(self.control.send(control)),
+                Some(control) = self.told.recv() => self.tell(control),
+            }
+            // An end is told only behind everything that was handed over before it.
+            while !self.ends.is_empty() {
+                match self.from_inner.try_recv() {
+                    Ok(batch) => {
+                        if !self.pass(batch).await {
+                            return;
+                        }
+                    }
+                    Err(_) => self.ends.drain(..).for_each(|end| drop(self.control.send(end))),
+                }
             }
         }
     }
 
-    /// A lane is told before its deliveries, and that it caught up only behind them.
+    fn tell(&mut self, control: Control) {
+        match control {
+            Control::CaughtUp(_) => self.ends.push(control),
+            other => drop(self.control.send(other)),
+        }
+    }
+
+    /// A lane is told before its deliveries.
     async fn pass(&mut self, batch: Vec<Delivery>) -> bool {
-        let mut behind = vec![];
         while let Ok(control) = self.told.try_recv() {
-            match control {
-                Control::CaughtUp(_) => behind.push(control),
-                other => drop(self.control.send(other)),
-            }
+            self.tell(control);
         }
         let settles = batch.iter().map(|delivery| (delivery.lane, delivery.tag, Disposition::Ack)).collect();
         drop(self.to_inner.send(Command::Settle(settles)));
         tokio::time::sleep(SETTLED_FIRST).await;
-        if self.deliveries.send(batch).await.is_err() {
-            return false;
-        }
-        for control in behind {
-            drop(self.control.send(control));
-        }
-        true
+        self.deliveries.send(batch).await.is_ok()
     }
 }
