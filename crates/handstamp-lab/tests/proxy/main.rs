@@ -423,7 +423,8 @@ fn a_server_that_breaks_a_connection_breaks_it_for_the_client_too() {
         // A server that is not there.
         drop(listener);
         assert_eq!(try_all(proxy.address(), 1).await.1, Err(ErrorKind::ConnectionReset));
-        assert_eq!((proxy.totals().unreachable, proxy.totals().cut), (1, 0));
+        // Whoever once used the proxy's port may knock too.
+        assert!(proxy.totals().unreachable >= 1 && proxy.totals().cut == 0, "{:?}", proxy.totals());
         // Led to another one, new connections get through.
         let (address, _heard) = echo().await;
         proxy.lead_to(address);
