@@ -13,6 +13,23 @@ const FROZEN_MAX: Duration = Duration::from_secs(300);
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// A message that is stalled on. Its end is told however it comes: a handler whose lane is taken away in the
+/// middle is dropped, and would be waited for without an end.
+struct Asleep(String);
+
+impl Asleep {
+    fn on(id: &str) -> Self {
+        say(&Said::Stalled(id.to_owned()));
+        Self(id.to_owned())
+    }
+}
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        say(&Said::Woke(std::mem::take(&mut self.0)));
+    }
+}
+
 /// The file by which the lab tells a frozen process that it was frozen long enough.
 pub(crate) fn thaw_file(folder: &Path, topic: &str, id: &str) -> PathBuf {
     folder.join(format!("{topic}.{id}.thaw"))
@@ -35,7 +52,7 @@ pub(super) fn first_time(setup: &Setup, id: &str) -> Res<Option<(Stalling, Durat
 /// Stalls the calling thread on a message, the first time. The hand-written loops poll on the same thread.
 pub(super) fn pass(setup: &Setup, id: &str) -> Res<()> {
     let Some((how, time)) = first_time(setup, id)? else { return Ok(()) };
-    say(&Said::Stalled(id.to_owned()));
+    let _asleep = Asleep::on(id);
     match how {
         Stalling::Handler | Stalling::NotPolling => std::thread::sleep(time),
         Stalling::Frozen => {
@@ -48,14 +65,13 @@ pub(super) fn pass(setup: &Setup, id: &str) -> Res<()> {
             }
         }
     }
-    say(&Said::Woke(id.to_owned()));
     Ok(())
 }
 
 /// The same in a handler of the runtime, whose own thread goes on polling unless `stop_polling` stops it.
 pub(super) async fn pass_async(setup: &Setup, id: &str, stop_polling: impl Fn(Duration)) -> Res<()> {
     let Some((how, time)) = first_time(setup, id)? else { return Ok(()) };
-    say(&Said::Stalled(id.to_owned()));
+    let _asleep = Asleep::on(id);
     match how {
         Stalling::Handler => tokio::time::sleep(time).await,
         Stalling::NotPolling => {
@@ -72,6 +88,5 @@ pub(super) async fn pass_async(setup: &Setup, id: &str, stop_polling: impl Fn(Du
             }
         }
     }
-    say(&Said::Woke(id.to_owned()));
     Ok(())
 }
