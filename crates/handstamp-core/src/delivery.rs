@@ -7,6 +7,7 @@
 //!
 //! Nothing settles by `Drop`. What is not settled comes again.
 
+use crate::json::{Document, Shape};
 use crate::message::{Record, Truncation};
 use std::time::Duration;
 
@@ -46,6 +47,26 @@ pub struct Delivery {
     pub record: Record,
     /// Set when the source could not read a whole record.
     pub fault: Option<RecordFault>,
+    /// What the source has read of the value in advance.
+    pub ahead: ReadAhead,
+}
+
+/// What every message needs of its value, read before the engine asks for it: by a source whose thread would
+/// be idle, while a batch keeps the engine's. Nothing read in advance is the default and changes no outcome.
+#[derive(Debug, Clone, Default)]
+pub struct ReadAhead {
+    pub(crate) digest: Option<i64>,
+    pub(crate) shape: Option<Shape>,
+}
+
+impl ReadAhead {
+    /// The digest, and where the members of a JSON value lie. What is not JSON is left to the engine, which
+    /// says why where it matters.
+    #[must_use]
+    pub fn of(record: &Record) -> Self {
+        let document = record.value.as_deref().and_then(|value| Document::parse(value).ok());
+        Self { digest: Some(record.digest()), shape: document.map(Document::into_shape) }
+    }
 }
 
 /// How a delivery ends at its broker. Dead letters always live in the store, so they are acked.

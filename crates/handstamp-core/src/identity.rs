@@ -42,22 +42,26 @@ impl Identity {
     /// boolean, array or object, a header with two different values, a duplicate key, a lone surrogate,
     /// or a body that is not JSON.
     pub fn message_id(&self, record: &Record) -> Result<MessageId, IdentityFault> {
-        self.find(record).map(|(id, _)| id)
+        self.find(record, None).map(|(id, _)| id)
     }
 
-    /// The same, with the body's shape where the body had to be read.
-    pub(crate) fn find(&self, record: &Record) -> Result<(MessageId, Option<Shape>), IdentityFault> {
+    /// The same, with the body's shape where that is known by now.
+    pub(crate) fn find(
+        &self,
+        record: &Record,
+        shape: Option<Shape>,
+    ) -> Result<(MessageId, Option<Shape>), IdentityFault> {
         match self {
             Self::Header(name) => {
                 let id = MessageId::new(header_value(record, name)?);
-                id.map(|id| (id, None)).map_err(|e| fault(&self.to_string(), e))
+                id.map(|id| (id, shape)).map_err(|e| fault(&self.to_string(), e))
             }
             Self::Key => {
                 let key = record.key.clone().ok_or_else(|| fault("the key", "it is null"))?;
-                MessageId::new(key).map(|id| (id, None)).map_err(|e| fault("the key", e))
+                MessageId::new(key).map(|id| (id, shape)).map_err(|e| fault("the key", e))
             }
             Self::Field(pointer) => {
-                let document = body(record)?;
+                let document = body(record, shape)?;
                 let id = match (part(&document, pointer)?.0, &record.value) {
                     // Shares the body's memory.
                     (Cow::Borrowed(text), Some(value)) => value.slice_ref(text.as_bytes()),
@@ -67,7 +71,7 @@ impl Identity {
                 Ok((id, Some(document.into_shape())))
             }
             Self::Fields(pointers) => {
-                let document = body(record)?;
+                let document = body(record, shape)?;
                 let joined = join(&document, pointers)?;
                 let id = MessageId::new(joined).map_err(|e| fault(&self.to_string(), e))?;
                 Ok((id, Some(document.into_shape())))
@@ -94,9 +98,13 @@ fn fault(place: &str, why: impl fmt::Display) -> IdentityFault {
     IdentityFault { reason: format!("no usable id in {place}: {why}") }
 }
 
-fn body(record: &Record) -> Result<Document<'_>, IdentityFault> {
+fn body(record: &Record, shape: Option<Shape>) -> Result<Document<'_>, IdentityFault> {
     let value = record.value.as_ref().ok_or_else(|| fault("the body", "it is null"))?;
-    Document::parse(value).map_err(|e| fault("the body", e))
+    let document = match shape {
+        Some(shape) => Document::of_shape(value, Cow::Owned(shape)),
+        None => Document::parse(value),
+    };
+    document.map_err(|e| fault("the body", e))
 }
 
 fn header_value(record: &Record, name: &str) -> Result<Bytes, IdentityFault> {

@@ -8,11 +8,10 @@
 mod scan;
 
 pub(crate) use scan::Shape;
-use scan::{Member, Scanner};
+use scan::{Member, Scanner, Span};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::Range;
 
 /// A parsed JSON pointer (RFC 6901).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -225,8 +224,8 @@ impl<'a> Document<'a> {
     }
 
     /// A body whose shape was found before.
-    pub(crate) fn of_shape(body: &'a [u8], shape: &'a Shape) -> Result<Self, JsonFault> {
-        Ok(Self { text: text_of(body)?, shape: Cow::Borrowed(shape) })
+    pub(crate) fn of_shape(body: &'a [u8], shape: Cow<'a, Shape>) -> Result<Self, JsonFault> {
+        Ok(Self { text: text_of(body)?, shape })
     }
 
     /// The shape, to be kept beside the body.
@@ -237,7 +236,7 @@ impl<'a> Document<'a> {
     /// The whole value.
     #[must_use]
     pub fn root(&self) -> Node<'a> {
-        Node { raw: part(self.text, &self.shape.root) }
+        Node { raw: part(self.text, self.shape.root) }
     }
 
     /// The value a pointer names; `None` when there is none.
@@ -267,9 +266,9 @@ fn text_of(body: &[u8]) -> Result<&str, JsonFault> {
     std::str::from_utf8(body).map_err(|e| JsonFault::NotUtf8 { at: e.valid_up_to() })
 }
 
-/// A part that lies in this text; empty for a range of another text.
-fn part<'a>(text: &'a str, range: &Range<usize>) -> &'a str {
-    text.get(range.clone()).unwrap_or_default()
+/// A part that lies in this text; empty for a span of another text.
+fn part(text: &str, span: Span) -> &str {
+    text.get(span.range()).unwrap_or_default()
 }
 
 fn found<'a>(
@@ -280,13 +279,13 @@ fn found<'a>(
 ) -> Result<Option<Node<'a>>, JsonFault> {
     // Most keys differ in length: then the text is not looked at.
     let may_be = |member: &&Member| !member.plain || member.key.len() == token.len() + 2;
-    let is = |member: &&Member| key_is(part(text, &member.key), member.plain, token);
+    let is = |member: &&Member| key_is(part(text, member.key), member.plain, token);
     let mut matching = members.iter().filter(may_be).filter(is);
     let first = matching.next();
     if matching.next().is_some() {
         return Err(JsonFault::DuplicateKey { pointer: whole.text.clone(), key: token.into() });
     }
-    Ok(first.map(|member| Node { raw: part(text, &member.value) }))
+    Ok(first.map(|member| Node { raw: part(text, member.value) }))
 }
 
 /// True when a raw key decodes to the token. A key with a lone surrogate equals no token.
@@ -315,7 +314,8 @@ fn array_index(token: &str) -> Option<usize> {
 /// What is wrong with a text that the scanner refused, and where.
 fn not_json(text: &str) -> JsonFault {
     let told = serde_json::from_str::<&RawValue>(text).err().map(|error| error.to_string());
-    JsonFault::NotJson(told.unwrap_or_else(|| "it breaks the grammar".into()))
+    // The scanner takes the same texts, up to a length.
+    JsonFault::NotJson(told.unwrap_or_else(|| "it is longer than 4 GiB".into()))
 }
 
 fn shape_of(text: &str) -> Result<Shape, JsonFault> {
@@ -324,7 +324,7 @@ fn shape_of(text: &str) -> Result<Shape, JsonFault> {
 
 fn element_of(array: &str, index: usize) -> Result<Option<Node<'_>>, JsonFault> {
     let found = Scanner::new(array).element(index).ok_or_else(|| not_json(array))?;
-    Ok(found.map(|range| Node { raw: part(array, &range) }))
+    Ok(found.map(|span| Node { raw: part(array, span) }))
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub mod telemetry;
 
 pub use consumer::{Consumer, ConsumerOptions, OnIdReuse, Order, RunError, RunErrorKind, StopReason};
 pub use crash_point::CrashPoint;
-pub use delivery::{Delivery, DeliveryTag, Disposition, Lane, RecordFault, Settled};
+pub use delivery::{Delivery, DeliveryTag, Disposition, Lane, ReadAhead, RecordFault, Settled};
 pub use handler::{BatchError, BatchHandler, BoxError, Decision, Handler, HandlerError};
 pub use identity::Identity;
 pub use message::{Header, Headers, Message, Origin, Record, Timestamp, Truncation};

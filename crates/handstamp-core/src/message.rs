@@ -5,12 +5,32 @@
 use crate::json::{Document, JsonFault, Shape};
 use crate::message_id::{MessageId, shown_text};
 use bytes::Bytes;
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 /// Milliseconds since the Unix epoch, as the broker or the producer stamped them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub i64);
+
+/// RFC 3339 in UTC, with milliseconds: `2026-01-01T00:00:00.000Z`.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, millis) = (self.0.div_euclid(1000), self.0.rem_euclid(1000));
+        let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+        // Civil date from days since 1970-01-01, counted in eras of 400 years that start on 1 March.
+        let shifted = days + 719_468;
+        let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+        let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_index = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+        let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+        let year = year_of_era + era * 400 + i64::from(month <= 2);
+        let (hour, minute) = (second / 3600, second / 60 % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}.{millis:03}Z", second % 60)
+    }
+}
 
 /// One header: a name of any bytes and a value that may be null.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -162,12 +182,17 @@ impl Message {
     /// A message from its id and its record; the digest is taken from the value.
     #[must_use]
     pub fn new(id: MessageId, record: Record) -> Self {
-        Self::with_shape(id, record, None)
+        Self::with_shape(id, record, None, None)
     }
 
-    /// The same with the shape of the record's value, where it is known.
-    pub(crate) fn with_shape(id: MessageId, record: Record, shape: Option<Shape>) -> Self {
-        let digest = record.digest();
+    /// The same with digest and shape of the record's value, where they are known.
+    pub(crate) fn with_shape(
+        id: MessageId,
+        record: Record,
+        digest: Option<i64>,
+        shape: Option<Shape>,
+    ) -> Self {
+        let digest = digest.unwrap_or_else(|| record.digest());
         let shape = shape.map_or_else(OnceLock::new, |shape| OnceLock::from(Ok(shape)));
         Self(Arc::new(Inner { id, digest, record, shape }))
     }
@@ -192,7 +217,7 @@ impl Message {
     pub fn document(&self) -> Result<Document<'_>, JsonFault> {
         let body = self.value().unwrap_or(b"null");
         let shape = self.0.shape.get_or_init(|| Document::parse(body).map(Document::into_shape));
-        Document::of_shape(body, shape.as_ref().map_err(Clone::clone)?)
+        Document::of_shape(body, Cow::Borrowed(shape.as_ref().map_err(Clone::clone)?))
     }
 
     /// Key bytes; `None` is null.

@@ -72,15 +72,20 @@ impl MessageId {
     /// bytes therefore always mean a UUID.
     #[must_use]
     pub fn to_stored(&self) -> Vec<u8> {
-        if let Some(uuid) = parse_canonical_uuid(&self.0) {
-            return uuid.to_vec();
-        }
         let mut stored = Vec::with_capacity(self.0.len() + 1);
-        stored.extend_from_slice(&self.0);
-        if self.0.len() >= 16 {
-            stored.push(0);
-        }
+        self.write_stored(&mut stored);
         stored
+    }
+
+    /// Appends what [`MessageId::to_stored`] gives: the ids of a batch fit one buffer.
+    pub fn write_stored(&self, out: &mut Vec<u8>) {
+        if let Some(uuid) = parse_canonical_uuid(&self.0) {
+            return out.extend_from_slice(&uuid);
+        }
+        out.extend_from_slice(&self.0);
+        if self.0.len() >= 16 {
+            out.push(0);
+        }
     }
 
     /// The id behind stored bytes; the inverse of [`MessageId::to_stored`].

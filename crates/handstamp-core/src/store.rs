@@ -14,8 +14,14 @@ use crate::message_id::MessageId;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use tokio::sync::oneshot;
 
 /// The name of a consumer: a namespace of inbox ids the user chose. `[A-Za-z0-9._-]{1,64}`.
+///
+/// A checked text that no database knows of yet: [`Consumer::builder`](crate::Consumer::builder) takes it and
+/// registers it by itself. Level 0 registers first: `postgres::ConsumerName` and `sqlite::ConsumerName` are
+/// this name *registered in one database*, made by their `register(&client, "wallet")`, and what their `claim`
+/// takes. The same text is the same consumer whichever way it was registered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConsumerName(Arc<str>);
 
@@ -312,9 +318,7 @@ impl DeadLetter {
             (Some(id), FailureClass::IdReused) => {
                 hasher.update(b"reused\0").update(&self.digest.to_be_bytes()).update(id.as_bytes());
             }
-            (Some(id), _) => {
-                hasher.update(b"id\0").update(id.as_bytes());
-            }
+            (Some(id), _) => return Self::dedup_of_id(id),
             (None, _) => {
                 let origin = &self.record.origin;
                 hasher.update(b"origin\0").update(&self.record_digest());
@@ -322,9 +326,14 @@ impl DeadLetter {
                 hasher.update(origin.topic.as_bytes());
             }
         }
-        let mut dedup = [0; 16];
-        dedup.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-        dedup
+        first_half(&hasher)
+    }
+
+    /// The key of the dead letter that an id's own message becomes: where to look for the reason when the
+    /// inbox says `dead`.
+    #[must_use]
+    pub fn dedup_of_id(id: &MessageId) -> [u8; 16] {
+        first_half(blake3::Hasher::new().update(b"id\0").update(id.as_bytes()))
     }
 
     /// True when the inbox row of the same transaction must say `dead`.
@@ -350,6 +359,12 @@ impl DeadLetter {
         }
         *hasher.finalize().as_bytes()
     }
+}
+
+fn first_half(hasher: &blake3::Hasher) -> [u8; 16] {
+    let mut half = [0; 16];
+    half.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    half
 }
 
 /// What became of a dead letter in `record`.
@@ -498,6 +513,29 @@ pub trait Store: Send + Sync + 'static {
     /// `Swallowed`: the server had rolled back. `TransactionEnded`: a handler ended it. `Statement`: a
     /// deferred constraint failed.
     fn commit(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Commits as [`commit`](Store::commit) does and opens the next transaction: a store whose server is a
+    /// round trip away sends both at once. `durable` is told as soon as the commit is durable, before the
+    /// next claims are answered. Ok without a transaction: nothing is open, [`begin`](Store::begin) opens the
+    /// next one and says what is in the way. That is what a store does that gains nothing.
+    ///
+    /// # Errors
+    /// Those of `commit`; nothing is open then.
+    fn commit_and_begin(
+        &self,
+        tx: Self::Tx,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        durable: oneshot::Sender<()>,
+    ) -> impl Future<Output = Result<Option<(Self::Tx, Vec<Claim>)>, StoreError>> + Send {
+        let _ = (consumer, ids);
+        async move {
+            self.commit(tx).await?;
+            // Nobody may wait for it any more.
+            let _ = durable.send(());
+            Ok(None)
+        }
+    }
 
     /// Rolls back a transaction on which no statement is running.
     ///

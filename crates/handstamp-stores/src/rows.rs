@@ -58,13 +58,23 @@ impl FromStr for DeadLetterKey {
     }
 }
 
-/// Where a page of dead letters begins: behind this one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Where a page of dead letters begins: behind this one. Those of one time are in the order of their source.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetterCursor {
     /// When the last one of the page before was given up.
     pub failed_at: Timestamp,
+    /// Where it lies.
+    pub origin: Origin,
     /// Its key.
     pub key: DeadLetterKey,
+}
+
+impl DeadLetterCursor {
+    /// Before every dead letter.
+    pub(crate) fn start() -> Self {
+        let origin = Origin { topic: "".into(), partition: i32::MIN, offset: i64::MIN, line: None };
+        Self { failed_at: Timestamp(i64::MIN), origin, key: DeadLetterKey([0; 16]) }
+    }
 }
 
 /// One dead letter in a list: everything but its bytes.
@@ -94,7 +104,7 @@ impl DeadLetterSummary {
     /// Where the page behind this one begins.
     #[must_use]
     pub fn cursor(&self) -> DeadLetterCursor {
-        DeadLetterCursor { failed_at: self.failed_at, key: self.key }
+        DeadLetterCursor { failed_at: self.failed_at, origin: self.origin.clone(), key: self.key }
     }
 }
 
@@ -107,6 +117,26 @@ pub struct DeadLetterRow {
     pub key: DeadLetterKey,
     /// Everything that was kept.
     pub letter: DeadLetter,
+}
+
+impl DeadLetterRow {
+    /// What a list says of it.
+    #[must_use]
+    pub fn summary(&self) -> DeadLetterSummary {
+        let letter = &self.letter;
+        let kept = letter.record.value.as_ref().map(|value| u64::try_from(value.len()).unwrap_or(u64::MAX));
+        DeadLetterSummary {
+            key: self.key,
+            id: letter.id.clone(),
+            origin: letter.record.origin.clone(),
+            class: letter.class,
+            code: letter.code.clone(),
+            reason: letter.reason.clone(),
+            attempts: letter.attempts,
+            failed_at: letter.failed_at,
+            value_bytes: letter.truncation.as_ref().map(|truncation| truncation.full_bytes).or(kept),
+        }
+    }
 }
 
 #[cfg(test)]

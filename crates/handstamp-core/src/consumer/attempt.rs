@@ -1,10 +1,10 @@
-//! One transaction: claim, handle, record, commit. Nothing here settles.
+//! One transaction: claim, handle, record, commit; settled as soon as it is durable.
 //!
 //! ```text
-//! begin+claim ─► handle First ─► record dead letters ─► commit ─► Committed
-//!      │              │                  │                └─ no answer ─► Again (marked unknown)
-//!      │              └─ culprit ─► rolled back ─► Failed
-//!      └─ fault of the store ─────────────────────────► Again, nothing charged
+//! begin+claim ─► handle First ─► record dead letters ─► commit ─► durable: counted, settled ─► Committed
+//!      │              │                  │                ├─ no answer ─► Again (marked unknown)
+//!      │              └─ culprit ─► rolled back ─► Failed └─ the next begin+claim, where one follows, leaves
+//!      └─ fault of the store ─► Again, nothing charged       with the COMMIT: its transaction is left open
 //! ```
 
 use super::batch::Shared;
@@ -12,6 +12,7 @@ use super::dispatch::{Cause, RunFailure};
 use super::item::{Failure, Item};
 use crate::crash_point::CrashPoint;
 use crate::decide::{OnIdReuse, Outcome};
+use crate::delivery::Disposition;
 use crate::handler::Decision;
 use crate::message::{Message, Timestamp};
 use crate::message_id::shown_text;
@@ -21,11 +22,15 @@ use crate::store::{
 use crate::telemetry::Counts;
 use std::error::Error;
 use std::pin::pin;
+use tokio::sync::oneshot;
+
+/// A transaction that is open, and the answers to its claims.
+pub(crate) type Opened<S> = (<S as Store>::Tx, Vec<Claim>);
 
 /// What a transaction came to.
 pub(crate) enum Attempt {
-    /// Durable. The counts are those of the chunk.
-    Committed(Counts),
+    /// Durable, counted and settled.
+    Committed,
     /// Rolled back: one message failed, or an unknown one of those handled.
     Failed(FailedRun),
     /// Rolled back or unknown, and no message's fault: run it again after a wait.
@@ -55,10 +60,20 @@ enum Plan {
 }
 
 impl<S: Store> Shared<S> {
-    /// Runs one transaction over the chunk.
-    pub(crate) async fn attempt(&self, chunk: &mut [Item]) -> Attempt {
+    /// Runs one transaction over the chunk: the one that is open for it, or a new one. With a next chunk, its
+    /// transaction may be open afterwards.
+    pub(crate) async fn attempt(
+        &self,
+        chunk: &mut [Item],
+        opened: &mut Option<Opened<S>>,
+        next: &[Item],
+    ) -> Attempt {
         let requests: Vec<_> = chunk.iter().filter_map(Item::claim).collect();
-        let (mut tx, claims) = match self.store.begin(&self.consumer, &requests).await {
+        let begun = match opened.take() {
+            Some(opened) => Ok(opened),
+            None => self.store.begin(&self.consumer, &requests).await,
+        };
+        let (mut tx, claims) = match begun {
             Ok(begun) => begun,
             Err(error) => return after_store_error(error),
         };
@@ -104,12 +119,49 @@ impl<S: Store> Shared<S> {
             }
         };
         CrashPoint::BeforeCommit.reached();
-        match self.store.commit(tx).await {
-            Ok(()) => {
-                CrashPoint::AfterCommit.reached();
-                Attempt::Committed(self.tally(chunk, &plans, &recorded))
+        let durable = || {
+            CrashPoint::AfterCommit.reached();
+            self.recovered();
+            self.live.add(&self.tally(chunk, &plans, &recorded));
+            self.settle(chunk, Disposition::Ack);
+        };
+        match self.commit(tx, next, durable).await {
+            Ok(next_opened) => {
+                *opened = next_opened;
+                Attempt::Committed
             }
             Err(error) => after_commit_error(error, chunk, &plans, &handled),
+        }
+    }
+
+    /// Commits; where a chunk follows, its claims leave together with the COMMIT. `durable` runs as soon as
+    /// the commit is, once.
+    async fn commit(
+        &self,
+        tx: S::Tx,
+        next: &[Item],
+        durable: impl FnOnce(),
+    ) -> Result<Option<Opened<S>>, StoreError> {
+        let requests: Vec<_> = next.iter().filter_map(Item::claim).collect();
+        if requests.is_empty() {
+            self.store.commit(tx).await?;
+            durable();
+            return Ok(None);
+        }
+        let (tell, told) = oneshot::channel();
+        let mut ended = pin!(self.store.commit_and_begin(tx, &self.consumer, &requests, tell));
+        tokio::select! {
+            biased;
+            Ok(()) = told => {
+                durable();
+                // What is durable stays so; whatever is wrong with the next one, its own begin will say.
+                Ok(ended.await.unwrap_or_default())
+            }
+            ended = &mut ended => {
+                let next_opened = ended?;
+                durable();
+                Ok(next_opened)
+            }
         }
     }
 

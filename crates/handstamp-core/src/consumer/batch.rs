@@ -1,6 +1,8 @@
-//! One batch of a lane, until every message of it is decided and settled.
+//! A lane's turn: its batches one after the other, until every message of them is decided and settled.
 //!
-//! A batch is a queue of items from which chunks are taken; each chunk is one transaction.
+//! A batch is a queue of items from which chunks are taken; each chunk is one transaction. A turn of several
+//! batches saves a round trip between them: the claims of the next leave with the COMMIT of the one before.
+//! A lane that is to be left, or a stop, gives back the batches that have not begun.
 //!
 //! ```text
 //! chunk committed            ─► settled; the next chunk may be four times as large
@@ -14,7 +16,7 @@
 //! So a bad message costs a constant number of transactions, and an unknown one is found in
 //! O(log n) of them.
 
-use super::attempt::{Attempt, FailedRun};
+use super::attempt::{Attempt, FailedRun, Opened};
 use super::dispatch::DynHandler;
 use super::in_flight::InFlight;
 use super::item::Item;
@@ -43,7 +45,8 @@ pub(crate) struct Shared<S: Store> {
     pub(crate) commands: mpsc::UnboundedSender<Command>,
     pub(crate) duplicates: RefCell<LineLimit>,
     pub(crate) outage: RefCell<Option<Outage>>,
-    pub(crate) cancels: RefCell<HashMap<Lane, watch::Sender<bool>>>,
+    /// What the turn of each lane is told.
+    pub(crate) told: RefCell<HashMap<Lane, watch::Sender<Told>>>,
     pub(crate) in_flight: InFlight,
     /// True once the consumer was asked to stop: then nobody waits for a store that is away.
     pub(crate) stopping: watch::Sender<bool>,
@@ -55,9 +58,19 @@ pub(crate) struct Outage {
     said: Option<Instant>,
 }
 
-/// How a batch ended.
+/// What the turn of a lane is told; it only ever gets worse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Told {
+    GoOn,
+    /// No batch after the one that runs.
+    Finish,
+    /// Roll back and give back.
+    Cancel,
+}
+
+/// How a turn ended.
 pub(crate) enum BatchEnd {
-    /// Every message is settled.
+    /// Every message is settled, or given back because no more was to begin.
     Done,
     /// Taken away in the middle; the rest was given back.
     Cancelled,
@@ -113,34 +126,53 @@ const CONFLICTS_BEFORE_SMALLER: u32 = 3;
 const CONFLICTS_THAT_PASS: u32 = 10;
 
 impl<S: Store> Shared<S> {
-    /// Decides and settles every item; they are of one lane and in its order.
-    pub(crate) async fn run_batch(&self, items: Vec<Item>) -> BatchEnd {
+    /// Decides and settles every item of the batches; they are of one lane and in its order.
+    pub(crate) async fn run_turn(&self, lane: Lane, batches: Vec<Vec<Item>>) -> BatchEnd {
         let _held = if self.options.concurrency > 1 {
-            let ids = items.iter().filter_map(Item::id).cloned().collect();
+            let ids = batches.iter().flatten().filter_map(Item::id).cloned().collect();
             Some(self.in_flight.take(ids).await)
         } else {
             None
         };
+        let mut batches = VecDeque::from(batches);
+        let mut opened = None;
+        let mut end = BatchEnd::Done;
+        while let Some(batch) = batches.pop_front() {
+            let next = batches.front().map_or(&[][..], Vec::as_slice);
+            end = self.run_batch(batch, &mut opened, next).await;
+            if !matches!(end, BatchEnd::Done) || !self.goes_on(lane) {
+                break;
+            }
+        }
+        if let Some((tx, _)) = opened
+            && let Err(error) = self.store.rollback(tx).await
+        {
+            tracing::debug!(target: "handstamp", %error, "rollback failed; the connection is closed");
+        }
+        if !batches.is_empty() {
+            self.give_back(batches.into_iter().flatten().collect());
+        }
+        end
+    }
+
+    /// Decides and settles every item. The first transaction may be open; that of the next batch may be then.
+    async fn run_batch(&self, items: Vec<Item>, opened: &mut Option<Opened<S>>, next: &[Item]) -> BatchEnd {
         let mut queue = VecDeque::from(items);
         let mut size = ChunkSize::default();
         let mut faults = 0;
-        while let Some(next) = queue.front() {
-            let (lane, wait) = (next.lane, next.alone.unwrap_or_default());
-            if self.is_cancelled(lane) || (!wait.is_zero() && !self.sleep(lane, wait).await) {
+        while let Some(first) = queue.front() {
+            let (lane, wait) = (first.lane, first.alone.unwrap_or_default());
+            if self.is_told(lane) == Told::Cancel || (!wait.is_zero() && !self.sleep(lane, wait).await) {
                 return self.give_back(queue);
             }
             let mut chunk = take_chunk(&mut queue, size.limit);
-            let attempt = self.attempt(&mut chunk).await;
+            let next = if queue.is_empty() && self.goes_on(lane) { next } else { &[] };
+            let attempt = self.attempt(&mut chunk, opened, next).await;
             if !matches!(attempt, Attempt::Again(_)) {
                 faults = 0;
             }
             match attempt {
-                Attempt::Committed(counts) => {
-                    self.recovered();
-                    self.live.add(&counts);
-                    self.settle(&chunk, Disposition::Ack);
-                    size.committed(chunk.len());
-                }
+                Attempt::Committed => size.committed(chunk.len()),
                 Attempt::Failed(failed) => {
                     self.recovered();
                     self.live.add(&Counts { reruns: 1, ..Counts::default() });
@@ -210,7 +242,7 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    fn settle(&self, items: &[Item], disposition: Disposition) {
+    pub(crate) fn settle(&self, items: &[Item], disposition: Disposition) {
         let settles: Vec<(Lane, DeliveryTag, Disposition)> =
             items.iter().map(|item| (item.lane, item.tag, disposition)).collect();
         // The source may be gone already: then the broker delivers again and the inbox answers.
@@ -236,10 +268,10 @@ impl<S: Store> Shared<S> {
 
     /// Completes when the lane is taken away; never for a lane that nobody watches.
     pub(crate) async fn cancelled(&self, lane: Lane) {
-        let receiver = self.cancels.borrow().get(&lane).map(watch::Sender::subscribe);
+        let receiver = self.told.borrow().get(&lane).map(watch::Sender::subscribe);
         match receiver {
             Some(mut receiver) => {
-                if receiver.wait_for(|cancelled| *cancelled).await.is_err() {
+                if receiver.wait_for(|told| *told == Told::Cancel).await.is_err() {
                     std::future::pending::<()>().await;
                 }
             }
@@ -247,8 +279,20 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    fn is_cancelled(&self, lane: Lane) -> bool {
-        self.cancels.borrow().get(&lane).is_some_and(|cancel| *cancel.borrow())
+    fn is_told(&self, lane: Lane) -> Told {
+        self.told.borrow().get(&lane).map_or(Told::GoOn, |told| *told.borrow())
+    }
+
+    /// Whether another batch of the lane may begin.
+    fn goes_on(&self, lane: Lane) -> bool {
+        self.is_told(lane) == Told::GoOn && !*self.stopping.borrow()
+    }
+
+    /// Tells the turn of a lane; what it was told before stays when it is worse.
+    pub(crate) fn tell(&self, lane: Lane, worse: Told) {
+        if let Some(told) = self.told.borrow().get(&lane) {
+            told.send_modify(|told| *told = worse.max(*told));
+        }
     }
 
     /// Waits; false when the lane was taken away meanwhile.
@@ -283,7 +327,7 @@ impl<S: Store> Shared<S> {
             tracing::info!(
                 target: "handstamp",
                 state = state.as_str(),
-                first_seen_ms = first_seen.0,
+                %first_seen,
                 "skipped duplicate {}",
                 item.shown()
             );

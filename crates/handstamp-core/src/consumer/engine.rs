@@ -3,7 +3,7 @@
 //! Authoritative: the source for which lanes are ours, the store for what is done. The loop never
 //! awaits a batch; batches run beside it on the same thread.
 
-use super::batch::{BatchEnd, Shared, say_left_out};
+use super::batch::{BatchEnd, Shared, Told, say_left_out};
 use super::in_flight::InFlight;
 use super::intake::{Flow, Intake};
 use super::item::Item;
@@ -149,7 +149,7 @@ impl<S: Store> Engine<S> {
             commands,
             duplicates: RefCell::new(LineLimit::new(DUPLICATE_LINES)),
             outage: RefCell::new(None),
-            cancels: RefCell::new(HashMap::new()),
+            told: RefCell::new(HashMap::new()),
             in_flight: InFlight::default(),
             stopping: watch::channel(false).0,
         };
@@ -245,7 +245,7 @@ impl<S: Store> Engine<S> {
         self.revokes.retain(|(at, _)| now < *at);
         for lane in due {
             tracing::warn!(target: "handstamp", lane = lane.id, "a batch did not end before its lane was taken away: rolled back");
-            self.cancel(lane);
+            self.shared.tell(lane, Told::Cancel);
         }
     }
 
@@ -329,19 +329,22 @@ impl<S: Store> Engine<S> {
                 self.assigned_once = true;
                 self.last_activity = Instant::now();
                 for named in lanes {
-                    let (cancel, _) = watch::channel(false);
-                    self.shared.cancels.borrow_mut().insert(named.lane, cancel);
+                    let (told, _) = watch::channel(Told::GoOn);
+                    self.shared.told.borrow_mut().insert(named.lane, told);
                     self.intake.assign(named);
                 }
             }
             Control::Revoking { lanes, within } => self.on_revoking(&lanes, within),
             Control::Lost(lanes) => {
                 for lane in lanes {
+                    let is_running = self.is_running(lane);
                     let rest = self.intake.remove(lane);
                     self.release(&rest);
                     // What runs may finish: its claims protect it, and its settle is dropped as stale.
-                    if !self.is_running(lane) {
-                        self.shared.cancels.borrow_mut().remove(&lane);
+                    if is_running {
+                        self.shared.tell(lane, Told::Finish);
+                    } else {
+                        self.shared.told.borrow_mut().remove(&lane);
                     }
                 }
             }
@@ -367,6 +370,7 @@ impl<S: Store> Engine<S> {
                 if let Some(state) = self.intake.lanes.get_mut(&lane) {
                     state.revoking = true;
                 }
+                self.shared.tell(lane, Told::Finish);
                 self.revokes.push((deadline, lane));
             } else {
                 self.forget(lane);
@@ -435,14 +439,14 @@ impl<S: Store> Engine<S> {
             let now = Instant::now();
             let full = !self.intake.has_room() || !self.deliveries_open;
             let Some(lane) = self.intake.ready(now, full) else { return };
-            let deliveries = self.intake.take_batch(lane, now);
+            let turn = self.intake.take_turn(lane, now);
             self.adjust_flow(lane);
             let limit = self.shared.options.message_max_bytes;
             let received_at = crate::clock::now();
             let item = |delivery| Item::new(delivery, &self.identity, limit, received_at);
-            let items: Vec<Item> = deliveries.into_iter().map(item).collect();
+            let batches = turn.into_iter().map(|batch| batch.into_iter().map(item).collect()).collect();
             let shared = Rc::clone(&self.shared);
-            self.running.push(async move { (lane, shared.run_batch(items).await) }.boxed_local());
+            self.running.push(async move { (lane, shared.run_turn(lane, batches).await) }.boxed_local());
         }
     }
 
@@ -461,9 +465,9 @@ impl<S: Store> Engine<S> {
                 self.forget(lane);
                 self.command(Command::Drained(vec![lane]));
             }
-            Some(state) => state.running.clear(),
+            Some(_) => self.intake.turn_ended(lane, Instant::now()),
             // Lost while it ran.
-            None => drop(self.shared.cancels.borrow_mut().remove(&lane)),
+            None => drop(self.shared.told.borrow_mut().remove(&lane)),
         }
     }
 
@@ -474,18 +478,12 @@ impl<S: Store> Engine<S> {
     fn forget(&mut self, lane: Lane) {
         let rest = self.intake.remove(lane);
         self.release(&rest);
-        self.shared.cancels.borrow_mut().remove(&lane);
-    }
-
-    fn cancel(&self, lane: Lane) {
-        if let Some(cancel) = self.shared.cancels.borrow().get(&lane) {
-            cancel.send_replace(true);
-        }
+        self.shared.told.borrow_mut().remove(&lane);
     }
 
     fn cancel_all(&self) {
-        for cancel in self.shared.cancels.borrow().values() {
-            cancel.send_replace(true);
+        for told in self.shared.told.borrow().values() {
+            told.send_replace(Told::Cancel);
         }
     }
 

@@ -19,8 +19,12 @@ pub(crate) struct LaneState {
     queue: VecDeque<Delivery>,
     bytes: usize,
     oldest: Option<Instant>,
-    /// A batch of it is running.
+    /// What its turn works on.
     pub(crate) running: Vec<DeliveryTag>,
+    /// When its turn began, and of how many batches it is.
+    turn: (Option<Instant>, u32),
+    /// The batches of its last turn ended quickly.
+    quick: bool,
     /// Handed over everything that was there.
     pub(crate) caught_up: bool,
     /// Being taken away: no new batch.
@@ -58,6 +62,11 @@ pub(crate) enum Flow {
 const LANE_BATCHES: usize = 16;
 /// Deliveries of one lane that are always allowed.
 const LANE_COUNT_MIN: usize = 1_000;
+/// A turn is one batch, or so many of so few messages together.
+const TURN_BATCHES: usize = 8;
+const TURN_MESSAGES: usize = 64;
+/// A batch that takes longer gains nothing from the next one's company.
+const QUICK: Duration = Duration::from_millis(20);
 /// Bookkeeping per queued delivery that the byte bounds count beside its bytes.
 const DELIVERY_OVERHEAD_BYTES: usize = 256;
 
@@ -87,6 +96,8 @@ impl Intake {
             bytes: 0,
             oldest: None,
             running: vec![],
+            turn: (None, 0),
+            quick: false,
             caught_up: false,
             revoking: false,
             held: false,
@@ -200,9 +211,35 @@ impl Intake {
             .map(|oldest| oldest + self.limits.batch_wait)
     }
 
-    /// Takes one batch of a lane and marks it running.
-    pub(crate) fn take_batch(&mut self, lane: Lane, now: Instant) -> Vec<Delivery> {
+    /// Takes the batches of a lane's turn and marks them running: one, or several full ones of few messages
+    /// where the last turn was quick, so that other lanes do not wait long.
+    pub(crate) fn take_turn(&mut self, lane: Lane, now: Instant) -> Vec<Vec<Delivery>> {
         self.turn += 1;
+        let mut batches = vec![self.take_batch(lane, now)];
+        let batch_max = self.limits.batch_max;
+        while batches.len() < TURN_BATCHES
+            && (batches.len() + 1) * batch_max <= TURN_MESSAGES
+            && self.lanes.get(&lane).is_some_and(|s| s.quick && s.queue.len() >= batch_max)
+        {
+            batches.push(self.take_batch(lane, now));
+        }
+        if let Some(state) = self.lanes.get_mut(&lane) {
+            state.served = self.turn;
+            state.turn = (Some(now), u32::try_from(batches.len()).unwrap_or(u32::MAX));
+        }
+        batches
+    }
+
+    /// A lane's turn is over.
+    pub(crate) fn turn_ended(&mut self, lane: Lane, now: Instant) {
+        let Some(state) = self.lanes.get_mut(&lane) else { return };
+        state.running.clear();
+        if let (Some(began), batches) = std::mem::take(&mut state.turn) {
+            state.quick = now.duration_since(began) <= QUICK * batches;
+        }
+    }
+
+    fn take_batch(&mut self, lane: Lane, now: Instant) -> Vec<Delivery> {
         let Some(state) = self.lanes.get_mut(&lane) else { return vec![] };
         let (mut count, mut bytes, mut costs) = (0, 0, 0);
         for next in state.queue.iter().take(self.limits.batch_max) {
@@ -223,8 +260,7 @@ impl Intake {
             state.queue.drain(..count).collect()
         };
         state.oldest = (!state.queue.is_empty()).then_some(now);
-        state.running = batch.iter().map(|delivery| delivery.tag).collect();
-        state.served = self.turn;
+        state.running.extend(batch.iter().map(|delivery| delivery.tag));
         batch
     }
 
@@ -256,6 +292,7 @@ fn cost(delivery: &Delivery) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delivery::ReadAhead;
     use crate::message::{Headers, Origin, Record};
     use bytes::Bytes;
     use proptest::prelude::*;
@@ -268,7 +305,7 @@ mod tests {
             origin: Origin { topic: "t".into(), partition: 0, offset: 0, line: None },
             timestamp: None,
         };
-        Delivery { lane, tag: DeliveryTag(tag), record, fault: None }
+        Delivery { lane, tag: DeliveryTag(tag), record, fault: None, ahead: ReadAhead::default() }
     }
 
     fn named(id: u32) -> NamedLane {

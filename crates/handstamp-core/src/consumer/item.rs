@@ -1,7 +1,7 @@
 //! A delivery on its way through the engine.
 
 use crate::clock;
-use crate::delivery::{Delivery, DeliveryTag, Lane, RecordFault};
+use crate::delivery::{Delivery, DeliveryTag, Lane, ReadAhead, RecordFault};
 use crate::identity::Identity;
 use crate::message::{Message, Record, Timestamp, Truncation};
 use crate::message_id::MessageId;
@@ -51,13 +51,14 @@ impl Item {
         message_max_bytes: usize,
         received_at: Timestamp,
     ) -> Self {
-        let Delivery { lane, tag, mut record, fault } = delivery;
+        let Delivery { lane, tag, mut record, fault, ahead } = delivery;
         let size = record.size_bytes();
         let fault = fault.map(|f| (FailureClass::Unreadable, f)).or_else(|| {
             (size > message_max_bytes)
                 .then(|| (FailureClass::TooLarge, too_large(&record, size, message_max_bytes)))
         });
-        let mut id = identity.find(&record);
+        let ReadAhead { digest, shape } = ahead;
+        let mut id = identity.find(&record, shape);
         let mut dead = None;
         let mut truncation = None;
         if let Some((class, RecordFault { reason, truncation: cut })) = fault {
@@ -73,7 +74,7 @@ impl Item {
             }
         }
         let body = match id {
-            Ok((id, shape)) => Body::Message(Message::with_shape(id, record, shape)),
+            Ok((id, shape)) => Body::Message(Message::with_shape(id, record, digest, shape)),
             Err(fault) => {
                 let reason = Reason::new(&fault.reason);
                 let failure = Failure { class: FailureClass::Identity, code: None, reason };
@@ -171,6 +172,7 @@ mod tests {
                 timestamp: None,
             },
             fault: None,
+            ahead: ReadAhead::default(),
         };
         let identity = Identity::Field(Pointer::member("id"));
         let item = Item::new(delivery(body.clone()), &identity, 100, Timestamp(0));

@@ -23,6 +23,8 @@
 //! | `dispatch` | running the user's handler: limits, panics |
 //! | `in_flight` | ids held by running batches, where several run at a time |
 //! | `item` | a delivery on its way |
+//! | `options` | how a consumer behaves |
+//! | `no_store` | what stands where no store is chosen yet |
 
 mod attempt;
 mod batch;

@@ -3,26 +3,51 @@
 //! The grammar is RFC 8259's and nothing more. Nothing recurses: what is open lies in a vector. A `None`
 //! says only that the text is not JSON; why is told by `serde_json`, which refuses the same texts.
 
+use smallvec::SmallVec;
 use std::ops::Range;
+
+/// Members that need no memory of their own: shapes are made on one thread and dropped on another.
+const MEMBERS_INLINE: usize = 6;
 
 /// Where the parts of a text lie that is JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// The value, without the white space around it.
-    pub(super) root: Range<usize>,
+    pub(super) root: Span,
     /// If it is an object, its members in order.
-    pub(super) members: Vec<Member>,
+    pub(super) members: SmallVec<[Member; MEMBERS_INLINE]>,
+}
+
+/// A part of a text of at most 4 GiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    fn new(start: usize, end: usize) -> Option<Self> {
+        Some(Self { start: u32::try_from(start).ok()?, end: u32::try_from(end).ok()? })
+    }
+
+    pub(super) fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
+    pub(super) fn len(self) -> usize {
+        (self.end - self.start) as usize
+    }
 }
 
 /// Where a member of an object lies.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Member {
     /// The key with its quotes.
-    pub(super) key: Range<usize>,
+    pub(super) key: Span,
     /// The key holds no escape: between its quotes is its text.
     pub(super) plain: bool,
     /// The value.
-    pub(super) value: Range<usize>,
+    pub(super) value: Span,
 }
 
 /// Reads a text from its beginning.
@@ -59,15 +84,15 @@ impl<'a> Scanner<'a> {
             b'{' => self.members()?,
             _ => {
                 self.pass_value()?;
-                Vec::new()
+                SmallVec::new()
             }
         };
-        let root = start..self.at;
+        let root = Span::new(start, self.at)?;
         self.is_at_end().then_some(Shape { root, members })
     }
 
-    fn members(&mut self) -> Option<Vec<Member>> {
-        let mut members = Vec::with_capacity(8);
+    fn members(&mut self) -> Option<SmallVec<[Member; MEMBERS_INLINE]>> {
+        let mut members = SmallVec::new();
         self.expect(b'{')?;
         self.skip_blank();
         if self.eat(b'}') {
@@ -84,7 +109,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// One element of the array that is the whole text; `Some(None)` when it has fewer.
-    pub(super) fn element(mut self, index: usize) -> Option<Option<Range<usize>>> {
+    pub(super) fn element(mut self, index: usize) -> Option<Option<Span>> {
         let mut found = None;
         self.expect(b'[')?;
         self.skip_blank();
@@ -118,21 +143,21 @@ impl<'a> Scanner<'a> {
     }
 
     /// A key and its colon.
-    fn key(&mut self) -> Option<(Range<usize>, bool)> {
+    fn key(&mut self) -> Option<(Span, bool)> {
         let start = self.at;
         let plain = self.string()?;
-        let key = start..self.at;
+        let key = Span::new(start, self.at)?;
         self.skip_blank();
         self.expect(b':')?;
         Some((key, plain))
     }
 
     /// Where the next value lies.
-    fn value(&mut self) -> Option<Range<usize>> {
+    fn value(&mut self) -> Option<Span> {
         self.skip_blank();
         let start = self.at;
         self.pass_value()?;
-        Some(start..self.at)
+        Span::new(start, self.at)
     }
 
     /// Passes over one value with everything in it.
@@ -342,15 +367,15 @@ mod tests {
             let object: Vec<String> = keys.iter().zip(&values).map(|(key, value)| format!(" {key} : {value} ")).collect();
             let object = format!("{{{}}}", object.join(","));
             let found = Scanner::new(&object).shape().unwrap();
-            prop_assert_eq!((found.root, found.members.len()), (0..object.len(), values.len()));
+            prop_assert_eq!((found.root.range(), found.members.len()), (0..object.len(), values.len()));
             for ((member, key), value) in found.members.into_iter().zip(&keys).zip(&values) {
-                prop_assert_eq!((&object[member.key], &object[member.value]), (&key[..], &value[..]));
+                prop_assert_eq!((&object[member.key.range()], &object[member.value.range()]), (&key[..], &value[..]));
                 prop_assert_eq!(member.plain, !key.contains('\\'));
             }
             let array = format!("[ {} ]", values.join(" , "));
             for (at, value) in values.iter().enumerate() {
                 let found = Scanner::new(&array).element(at).unwrap().unwrap();
-                prop_assert_eq!(&array[found], &value[..]);
+                prop_assert_eq!(&array[found.range()], &value[..]);
             }
             prop_assert_eq!(Scanner::new(&array).element(values.len()), Some(None));
         }

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// What the next call of `begin` or `commit` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct Durable {
     pub begins: VecDeque<Next>,
     pub commits: VecDeque<Next>,
     pub transactions: usize,
+    /// Of them, opened together with a commit.
+    pub chained: usize,
     pub open: usize,
 }
 
@@ -145,6 +148,21 @@ impl Store for MiniStore {
         }
     }
 
+    async fn commit_and_begin(
+        &self,
+        tx: Tx,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        durable: oneshot::Sender<()>,
+    ) -> Result<Option<(Tx, Vec<Claim>)>, StoreError> {
+        self.commit(tx).await?;
+        let _ = durable.send(());
+        tokio::task::yield_now().await;
+        let begun = self.begin(consumer, ids).await.ok();
+        self.0.lock().unwrap().chained += usize::from(begun.is_some());
+        Ok(begun)
+    }
+
     async fn rollback(&self, _: Tx) -> Result<(), StoreError> {
         Ok(())
     }
@@ -196,7 +214,13 @@ async fn serve(source: MiniSource, mut port: SourcePort) {
             .into_iter()
             .map(|record| {
                 tag += 1;
-                Delivery { lane: LANE, tag: DeliveryTag(tag), record, fault: None }
+                Delivery {
+                    lane: LANE,
+                    tag: DeliveryTag(tag),
+                    record,
+                    fault: None,
+                    ahead: ReadAhead::default(),
+                }
             })
             .collect();
         if port.deliveries.send(deliveries).await.is_err() {

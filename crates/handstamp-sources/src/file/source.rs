@@ -14,7 +14,7 @@ use super::lines::{Line, LineReader};
 use super::look::{self, Inspected};
 use super::position::{Position, Sidecar, Start};
 use bytes::Bytes;
-use handstamp_core::delivery::Settled;
+use handstamp_core::delivery::{ReadAhead, Settled};
 use handstamp_core::offsets::LowWaterMark;
 use handstamp_core::source::{DeliveryCount, NamedLane, PortLimits, SettleKind};
 use handstamp_core::{
@@ -315,7 +315,8 @@ impl Served {
             truncation: Some(truncation),
         });
         let record = record(path.clone(), line.start, line.number, line.value);
-        Delivery { lane: LANE, tag, record, fault }
+        let ahead = if fault.is_none() { ReadAhead::of(&record) } else { ReadAhead::default() };
+        Delivery { lane: LANE, tag, record, fault, ahead }
     }
 }
 

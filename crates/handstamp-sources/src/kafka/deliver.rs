@@ -4,7 +4,8 @@ use super::assignment::{Item, Owned};
 use super::ffi::{self, Code};
 use super::outbox::Room;
 use super::session::Session;
-use handstamp_core::{Control, CrashPoint, Delivery, DeliveryTag, Lane, Notice};
+use super::trouble::LaneError;
+use handstamp_core::{Control, CrashPoint, Delivery, DeliveryTag, Lane, Notice, ReadAhead};
 use rdkafka::Offset;
 use rdkafka::consumer::Consumer as _;
 use std::time::Duration;
@@ -99,7 +100,7 @@ impl Session {
                     }
                     built.bytes += bytes;
                     let tag = DeliveryTag(u64::try_from(offset).unwrap_or(0));
-                    built.batch.push(Delivery { lane, tag, record, fault });
+                    built.batch.push(Delivery { lane, tag, record, fault, ahead: ReadAhead::default() });
                     if expected.is_some_and(|expected| expected != offset) {
                         self.look_at_gap(id, expected.unwrap_or(0), offset);
                     }
@@ -115,7 +116,7 @@ impl Session {
         let (copier, outage) = (&mut self.copier, self.told.outages);
         let Some(slot) = self.worker.lanes.slot(id) else { return false };
         let (topic, partition) = (&slot.topic, slot.partition);
-        let Some(Owned { queue, left, emptied_in, .. }) = slot.owned.as_mut() else { return false };
+        let Some(Owned { queue, left, emptied_in, trouble, .. }) = slot.owned.as_mut() else { return false };
         if !left.is_empty() {
             return true;
         }
@@ -133,7 +134,7 @@ impl Session {
                 left.push_back(Item::Record(record, fault));
             }
             Code::PARTITION_EOF => left.push_back(Item::End(raw.offset())),
-            code => errors.push(code),
+            code => errors.push(LaneError { code, offset: raw.offset(), words: raw.words() }),
         });
         if read == max
             && let Some(signal) = queue.signal()
@@ -143,13 +144,16 @@ impl Session {
         let found = !left.is_empty();
         // What was fetched before the broker went away says nothing about it.
         let is_news = *emptied_in == outage;
-        if !found {
+        if found {
+            *trouble = None;
+        } else {
             *emptied_in = outage;
-        } else if is_news {
+        }
+        if found && is_news {
             self.broker_answers();
         }
-        for code in errors {
-            self.lane_trouble(code);
+        for error in errors {
+            self.lane_trouble(id, &error);
         }
         found
     }
@@ -185,7 +189,9 @@ impl Session {
         let Some(back_to) = owned.mark.position().or(owned.first) else { return false };
         if let Err(error) = client.seek(&slot.topic, slot.partition, Offset::Offset(back_to), Duration::ZERO)
         {
-            tracing::warn!(target: "handstamp", %error, "cannot go back to what was released; it comes again after a restart");
+            let lane = self.worker.lanes.named(id).name;
+            tracing::warn!(target: "handstamp", %lane, %error, offset = back_to,
+                "cannot go back to what was released; it comes again after a restart");
             return false;
         }
         owned.left.clear();

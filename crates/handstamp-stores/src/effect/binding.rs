@@ -126,6 +126,16 @@ pub struct Param {
     pub optional: bool,
 }
 
+impl Param {
+    /// Whether it has the other's value in every message, whatever the names.
+    fn is_as(&self, other: &Self) -> bool {
+        self.source == other.source
+            && self.encoding == other.encoding
+            && self.as_text == other.as_text
+            && self.optional == other.optional
+    }
+}
+
 /// A parameter's exact value in one message.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -258,13 +268,59 @@ impl Bindings {
     pub fn resolve<'m>(&self, view: &MessageView<'m>) -> Result<Vec<Value<'m>>, BindError> {
         self.params.iter().map(|param| resolve_one(param, view)).collect()
     }
+}
 
-    /// The same one by one, each with its parameter, for a store that binds them at once.
-    pub fn each<'a, 'm>(
-        &'a self,
-        view: &'a MessageView<'m>,
-    ) -> impl Iterator<Item = Result<(&'a Param, Value<'m>), BindError>> {
-        self.params.iter().map(|param| resolve_one(param, view).map(|value| (param, value)))
+/// The values of one message, each found once however many effects bind it.
+#[derive(Debug, Clone, Default)]
+pub struct SharedParams {
+    /// For each statement, the slot of each of its parameters.
+    slots: Vec<Vec<usize>>,
+    count: usize,
+}
+
+/// The values that were found so far, by slot.
+pub type SharedValues<'m> = Vec<Option<Value<'m>>>;
+
+impl SharedParams {
+    /// Parameters that have the same value in every message share a slot.
+    pub fn of<'a>(statements: impl IntoIterator<Item = &'a Bindings>) -> Self {
+        let mut known: Vec<&Param> = vec![];
+        let mut slot_of = |param: &'a Param| {
+            known.iter().position(|other| param.is_as(other)).unwrap_or_else(|| {
+                known.push(param);
+                known.len() - 1
+            })
+        };
+        let slots = statements.into_iter().map(|s| s.params.iter().map(&mut slot_of).collect()).collect();
+        Self { slots, count: known.len() }
+    }
+
+    /// Forgets the values of the message before.
+    pub fn begin(&self, values: &mut SharedValues<'_>) {
+        values.clear();
+        values.resize_with(self.count, || None);
+    }
+
+    /// The value of a statement's parameter.
+    ///
+    /// # Errors
+    /// As [`Bindings::resolve`].
+    pub fn value<'v, 'm>(
+        &self,
+        statement: usize,
+        at: usize,
+        param: &Param,
+        view: &MessageView<'m>,
+        values: &'v mut SharedValues<'m>,
+    ) -> Result<&'v Value<'m>, BindError> {
+        let slot = self.slots.get(statement).and_then(|slots| values.get_mut(*slots.get(at)?));
+        let Some(slot) = slot else {
+            return Err(BindError::new(param, "it was not prepared for"));
+        };
+        if slot.is_none() {
+            *slot = Some(resolve_one(param, view)?);
+        }
+        Ok(slot.get_or_insert(Value::Null))
     }
 }
 
@@ -381,17 +437,5 @@ fn into_text<'m>(param: &Param, value: Value<'m>) -> Result<Value<'m>, BindError
 /// Milliseconds since the epoch as RFC 3339 in UTC, for a column that holds a point in time.
 #[must_use]
 pub fn format_timestamp(ms: i64) -> String {
-    let (seconds, millis) = (ms.div_euclid(1000), ms.rem_euclid(1000));
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Civil date from days since 1970-01-01, counted in eras of 400 years that start on 1 March.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}.{millis:03}Z", second % 60)
+    Timestamp(ms).to_string()
 }

@@ -14,7 +14,8 @@ mod statement;
 mod token;
 
 pub use binding::{
-    BindError, Bindings, Encoding, MessageView, Param, ParamSource, ParamSpec, Value, format_timestamp,
+    BindError, Bindings, Encoding, MessageView, Param, ParamSource, ParamSpec, SharedParams, SharedValues,
+    Value, format_timestamp,
 };
 pub use compile::{CompiledEffect, EffectError, EffectSpec, ExpectRows};
 pub use statement::{Statement, StatementError, StatementKind};

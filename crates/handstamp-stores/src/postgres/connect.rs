@@ -30,7 +30,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// Opens a transaction, deferrable so that the claim knows it.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, DEFERRABLE";
-const COMMIT: &str = "COMMIT";
+pub(crate) const COMMIT: &str = "COMMIT";
 
 /// How soon the server misses a client that has vanished without a word. Its own default is two hours, and a
 /// backend that waits for the rest of a flight (behind a Bind, before the Sync) is under none of the time
@@ -88,6 +88,10 @@ impl Slot {
     /// Statements on this connection may no longer fit the schema: it is not put back.
     pub(crate) fn mark_stale(&self) {
         self.stale.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -226,7 +230,7 @@ impl Slots {
 
     /// Keeps a connection on which nothing is open.
     pub(crate) fn put_back(&self, slot: Slot) {
-        if slot.open || slot.stale.load(Ordering::Relaxed) || slot.is_closed() {
+        if slot.open || slot.is_stale() || slot.is_closed() {
             return;
         }
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);

@@ -143,7 +143,8 @@ impl<'a> LetterRow<'a> {
 }
 
 impl PostgresStore {
-    /// A page of a consumer's dead letters, oldest first, without their bodies; at most 1,000.
+    /// A page of a consumer's dead letters, oldest first, those of one time in the order of their source,
+    /// without their bodies; at most 1,000.
     ///
     /// # Errors
     /// `Unavailable`, `NotMigrated`.
@@ -155,12 +156,16 @@ impl PostgresStore {
         limit: u32,
     ) -> Result<Vec<DeadLetterSummary>, StoreError> {
         let sql = self.schema().render(include_str!("sql/dead_letter_page.sql"), "true");
-        let (time, key) = after.map_or((i64::MIN, Vec::new()), |a| (a.failed_at.0, a.key.0.to_vec()));
+        let after = after.unwrap_or_else(DeadLetterCursor::start);
+        let (topic, key) = (after.origin.topic.as_ref(), after.key.0.as_slice());
         let class = class.map(FailureClass::as_str);
         let limit = i64::from(limit.min(PAGE_MAX));
-        let parameters: [(&(dyn ToSql + Sync), Type); 5] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 8] = [
             (&consumer.as_str(), Type::TEXT),
-            (&time, Type::INT8),
+            (&after.failed_at.0, Type::INT8),
+            (&topic, Type::TEXT),
+            (&after.origin.partition, Type::INT4),
+            (&after.origin.offset, Type::INT8),
             (&key, Type::BYTEA),
             (&class, Type::TEXT),
             (&limit, Type::INT8),

@@ -333,7 +333,11 @@ pub(crate) fn claim_error(error: tokio_postgres::Error) -> StoreError {
     }
 }
 
-/// A consumer registered in one database: level 0's handle for [`claim`].
+/// A consumer's name registered in one database: level 0's handle for [`claim`].
+///
+/// It belongs to the database it was registered in, and holds the number that inbox rows carry there. The bare
+/// name, checked and not yet registered anywhere, is [`handstamp_core::ConsumerName`]; level 1's
+/// `Consumer::builder` takes that one. [`ConsumerName::key`] leads from here to there (`key().name`).
 #[derive(Debug, Clone)]
 pub struct ConsumerName {
     key: ConsumerKey,

@@ -6,7 +6,7 @@
 //! mark: the transaction is not the one we opened.
 //!
 //! ```text
-//!  begin ─► open ─┬─ commit ───► guard ok ─► durable ─► slot back
+//!  begin ─► open ─┬─ commit ───► guard ok ─► durable ─► slot back, or the next transaction is open on it
 //!                 │              ├─ 22012 in the guard: a handler ended it ─► TransactionEnded, closed
 //!                 │              ├─ 25P02 in the guard: an error was swallowed ─► Swallowed, rolled back
 //!                 │              └─ no answer in time: outcome unknown ─► Unavailable, closed
@@ -25,7 +25,7 @@ use super::effect::EffectFailure;
 use super::failure;
 use super::inbox::{self, Batch, ClaimSql, ConsumerParameters, Opening};
 use super::migrate::{MigrateOptions, Migrated, migrate_with};
-use futures_util::future::join;
+use futures_util::future::{join, maybe_done};
 use handstamp_core::{
     Claim, ClaimRequest, ConsumerKey, ConsumerName, CrashPoint, DeadLetter, Fault, Fingerprint, Recorded,
     Store, StoreCapabilities, StoreError, StoreErrorKind,
@@ -33,12 +33,16 @@ use handstamp_core::{
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
+use std::future::poll_fn;
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::Client;
 use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Row};
 
 /// Added to the server's own limits before an answer is given up.
 const ANSWER_MARGIN: Duration = Duration::from_secs(5);
@@ -251,45 +255,95 @@ impl Shared {
         }
     }
 
+    fn opening(&self, consumer: &ConsumerKey) -> (ConsumerParameters, Opening) {
+        let opening = Opening { lock: self.lock_key(consumer.id), alone: self.is_exclusive(consumer.id) };
+        (ConsumerParameters::from(consumer), opening)
+    }
+
     async fn open_and_claim(
         &self,
         tx: &Tx,
         consumer: &ConsumerKey,
         batch: &mut Batch,
     ) -> Result<(), StoreError> {
-        let client = tx.slot.client();
-        let failed = |e| store_error("opening a transaction", e);
-        let prepared = &tx.slot.prepared;
-        let opening = Opening { lock: self.lock_key(consumer.id), alone: self.is_exclusive(consumer.id) };
-        let parameters = ConsumerParameters::from(consumer);
+        let (parameters, opening) = self.opening(consumer);
         // Both are sent before the first is answered, in one flight: what stands behind a failed statement is
         // skipped. Where a connection cannot coalesce, the claim does nothing outside of a transaction of ours.
         let flight = tx.slot.coalesce();
-        let begin = client.execute(&prepared.begin, &[]);
-        if batch.len() == 0 {
-            let (begun, opened) =
-                join(begin, client.query(&prepared.open, &[&opening.lock, &opening.alone])).await;
-            return begun.and(opened.map(drop)).map_err(failed);
-        }
-        let statement = if batch.len() == 1 { &prepared.insert_one } else { &prepared.insert_many };
-        let values = batch.opening_parameters(&parameters, &opening);
-        let claimed = CrashPoint::MidClaim.between_sending_and_answer(client.query(statement, &values));
-        let (begun, rows) = join(begin, claimed).await;
+        let rows = begin_and_insert(&tx.slot, batch, &parameters, &opening).await?;
         drop(flight);
-        begun.map_err(failed)?;
-        let rows = rows.map_err(inbox::claim_error)?;
-        batch.take(&rows)?;
+        self.answer_claims(&tx.slot, &parameters, &rows, batch).await
+    }
+
+    /// Reads what the claim inserted, and asks for what it did not.
+    async fn answer_claims(
+        &self,
+        slot: &Slot,
+        parameters: &ConsumerParameters,
+        rows: &[Row],
+        batch: &mut Batch,
+    ) -> Result<(), StoreError> {
+        batch.take(rows)?;
         if batch.is_answered() {
             return Ok(());
         }
         // A new statement sees what the claim waited for too.
-        let known = client.query(&prepared.known, &[&batch.missing(), &consumer.id]).await;
+        let client = slot.client();
+        let known = client.query(&slot.prepared.known, &[&batch.missing(), &parameters.id]).await;
         batch.take(&known.map_err(inbox::claim_error)?)?;
         if batch.is_answered() {
             return Ok(());
         }
-        inbox::answer_the_rest(client, &self.claim, &parameters, batch).await
+        inbox::answer_the_rest(client, &self.claim, parameters, batch).await
     }
+
+    /// Guard and COMMIT, and behind them in the same write, with a Sync of its own, the next BEGIN and claim.
+    async fn commit_and_open(
+        &self,
+        slot: &Slot,
+        consumer: &ConsumerKey,
+        batch: &mut Batch,
+        durable: oneshot::Sender<()>,
+    ) -> Result<(), NotOpen> {
+        let (parameters, opening) = self.opening(consumer);
+        let rows = {
+            let options = &self.slots.options;
+            let _flight = slot.coalesce();
+            let committed = CrashPoint::CommitSent.between_sending_and_answer(guard_and_commit(slot));
+            let mut committed = pin!(maybe_done(committed));
+            let mut opened = pin!(maybe_done(begin_and_insert(slot, batch, &parameters, &opening)));
+            // The first poll of each sends it.
+            poll_fn(|context| {
+                let _ = committed.as_mut().poll(context);
+                let _ = opened.as_mut().poll(context);
+                Poll::Ready(())
+            })
+            .await;
+            let answered = timeout(options.commit_timeout, committed.as_mut()).await;
+            let answer = answered.ok().and_then(|()| committed.as_mut().take_output());
+            answer.unwrap_or_else(|| Err(no_answer_to_commit())).map_err(NotOpen::NotCommitted)?;
+            // Nobody may wait for it any more.
+            let _ = durable.send(());
+            let answered = timeout(self.answer_limit(), opened.as_mut()).await;
+            let rows = answered.ok().and_then(|()| opened.as_mut().take_output());
+            rows.unwrap_or_else(|| Err(no_answer_to_claim())).map_err(NotOpen::NotBegun)?
+        };
+        timeout(self.answer_limit(), self.answer_claims(slot, &parameters, &rows, batch))
+            .await
+            .unwrap_or_else(|_| Err(no_answer_to_claim()))
+            .map_err(NotOpen::NotBegun)
+    }
+
+    /// After that long the server will not answer a statement of ours any more.
+    fn answer_limit(&self) -> Duration {
+        self.slots.options.statement_timeout + ANSWER_MARGIN
+    }
+}
+
+/// Why no transaction is open behind a commit.
+enum NotOpen {
+    NotCommitted(StoreError),
+    NotBegun(StoreError),
 }
 
 impl Store for PostgresStore {
@@ -322,8 +376,7 @@ impl Store for PostgresStore {
         let opened_at = std::time::Instant::now();
         let tx = Tx { slot, consumer: consumer.id, opened_at, shared: shared.clone() };
         let mut batch = Batch::new(ids);
-        let limit = self.options().statement_timeout + ANSWER_MARGIN;
-        match timeout(limit, shared.open_and_claim(&tx, consumer, &mut batch)).await {
+        match timeout(shared.answer_limit(), shared.open_and_claim(&tx, consumer, &mut batch)).await {
             Ok(Ok(())) => Ok((tx, batch.claims(ids))),
             Ok(Err(error)) => {
                 shared.end_failed(tx, &error).await;
@@ -331,8 +384,7 @@ impl Store for PostgresStore {
             }
             Err(_) => {
                 tx.slot.abandon().await;
-                let message = "Postgres did not answer BEGIN and claim in time";
-                Err(StoreError::new(StoreErrorKind::Unavailable, message))
+                Err(no_answer_to_claim())
             }
         }
     }
@@ -343,7 +395,7 @@ impl Store for PostgresStore {
         consumer: &ConsumerKey,
         rows: &[DeadLetter],
     ) -> Result<Vec<Recorded>, StoreError> {
-        let limit = self.options().statement_timeout + ANSWER_MARGIN;
+        let limit = self.shared.answer_limit();
         let outcome = timeout(limit, failure::record(tx.slot.client(), self.schema(), consumer.id, rows))
             .await
             .unwrap_or_else(|_| {
@@ -373,10 +425,37 @@ impl Store for PostgresStore {
             }
             Err(_) => {
                 tx.slot.abandon().await;
-                Err(StoreError::new(
-                    StoreErrorKind::Unavailable,
-                    "Postgres did not answer COMMIT in time: whether it is durable is not known; the batch runs again and the claims will tell",
-                ))
+                Err(no_answer_to_commit())
+            }
+        }
+    }
+
+    async fn commit_and_begin(
+        &self,
+        tx: Tx,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        durable: oneshot::Sender<()>,
+    ) -> Result<Option<(Tx, Vec<Claim>)>, StoreError> {
+        let shared = &self.shared;
+        if tx.slot.is_stale() {
+            // The next transaction needs another connection.
+            self.commit(tx).await?;
+            let _ = durable.send(());
+            return Ok(None);
+        }
+        let opened_at = std::time::Instant::now();
+        let mut batch = Batch::new(ids);
+        match shared.commit_and_open(&tx.slot, consumer, &mut batch, durable).await {
+            Ok(()) => Ok(Some((Tx { opened_at, ..tx }, batch.claims(ids)))),
+            Err(NotOpen::NotCommitted(error)) => {
+                shared.end_failed(tx, &error).await;
+                Err(error)
+            }
+            Err(NotOpen::NotBegun(error)) => {
+                tracing::debug!(target: "handstamp", %error, "committed; the next transaction was not opened with it");
+                shared.end_failed(tx, &error).await;
+                Ok(None)
             }
         }
     }
@@ -413,15 +492,54 @@ impl Store for PostgresStore {
     }
 }
 
-/// Sends the guard and COMMIT in one flight. A guard that fails leaves no transaction that could commit:
-/// COMMIT is then skipped, rolls back, or finds nothing open.
-async fn commit_guarded(slot: &Slot) -> Result<(), StoreError> {
+/// BEGIN and the claim, both sent by the first poll; the rows that were inserted.
+async fn begin_and_insert(
+    slot: &Slot,
+    batch: &Batch,
+    parameters: &ConsumerParameters,
+    opening: &Opening,
+) -> Result<Vec<Row>, StoreError> {
     let (client, prepared) = (slot.client(), &slot.prepared);
+    let failed = |e| store_error("opening a transaction", e);
+    let begin = client.execute(&prepared.begin, &[]);
+    if batch.len() == 0 {
+        let (begun, opened) =
+            join(begin, client.query(&prepared.open, &[&opening.lock, &opening.alone])).await;
+        return begun.and(opened).map(|_| vec![]).map_err(failed);
+    }
+    let statement = if batch.len() == 1 { &prepared.insert_one } else { &prepared.insert_many };
+    let values = batch.opening_parameters(parameters, opening);
+    let claimed = CrashPoint::MidClaim.between_sending_and_answer(client.query(statement, &values));
+    let (begun, rows) = join(begin, claimed).await;
+    begun.map_err(failed)?;
+    rows.map_err(inbox::claim_error)
+}
+
+/// Sends the guard and COMMIT in one flight.
+async fn commit_guarded(slot: &Slot) -> Result<(), StoreError> {
     let _flight = slot.coalesce();
+    guard_and_commit(slot).await
+}
+
+/// Both are sent by the first poll. A guard that fails leaves no transaction that could commit: COMMIT is then
+/// skipped, rolls back, or finds nothing open.
+async fn guard_and_commit(slot: &Slot) -> Result<(), StoreError> {
+    let (client, prepared) = (slot.client(), &slot.prepared);
     let (guard, committed) =
         join(client.query(&prepared.guard, &[]), client.execute(&prepared.commit, &[])).await;
     guard.map_err(guard_error)?;
     committed.map(drop).map_err(unknown)
+}
+
+fn no_answer_to_claim() -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, "Postgres did not answer BEGIN and claim in time")
+}
+
+fn no_answer_to_commit() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unavailable,
+        "Postgres did not answer COMMIT in time: whether it is durable is not known; the batch runs again and the claims will tell",
+    )
 }
 
 fn guard_error(error: tokio_postgres::Error) -> StoreError {

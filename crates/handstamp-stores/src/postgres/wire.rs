@@ -7,6 +7,8 @@
 //!
 //! Authoritative: the server. Behind an error it skips everything up to the next Sync; each statement it
 //! skipped is answered here with 25P02, as the server itself answers inside of an aborted transaction.
+//! The Sync behind a COMMIT always stays: its answer is not to wait for what follows it in the same write,
+//! nor what follows be skipped because the commit failed.
 //! Outside of our flights nothing is left out or added: a handler's statements pass as they are.
 //!
 //! ```text
@@ -16,6 +18,7 @@
 //!            2 E Z  E Z  E Z ◄─                        25P02 for what was skipped
 //! ```
 
+use super::connect::COMMIT;
 use super::tls::TlsMode;
 use bytes::{Buf, BufMut, BytesMut};
 use std::collections::VecDeque;
@@ -279,6 +282,10 @@ struct Outgoing {
     partial: BytesMut,
     /// Kind and end of each message of one write.
     frames: Vec<(u8, usize)>,
+    /// The name under which COMMIT was prepared.
+    commit: Option<Vec<u8>>,
+    /// What is bound and not yet executed is COMMIT.
+    commits: bool,
     ready: BytesMut,
 }
 
@@ -290,8 +297,11 @@ impl Outgoing {
         let mut from = 0;
         for at in 0..self.frames.len() {
             let (kind, to) = self.frames[at];
+            self.watch_for_commit(kind, from, to);
             match kind {
-                b'S' if coalesce && self.may_be_left_out(at) => awaited.push_back(Awaited::Held),
+                b'S' if coalesce && !self.commits && self.may_be_left_out(at) => {
+                    awaited.push_back(Awaited::Held)
+                }
                 _ => {
                     match kind {
                         b'S' => awaited.push_back(Awaited::Sync),
@@ -324,6 +334,16 @@ impl Outgoing {
             }
             self.frames.push((kind, end));
             at = end;
+        }
+    }
+
+    /// Knows COMMIT by the name that its Parse gives it, and by the Bind that takes it up.
+    fn watch_for_commit(&mut self, kind: u8, from: usize, to: usize) {
+        let mut texts = self.partial[from..to].get(5..).unwrap_or_default().split(|&byte| byte == 0);
+        match (kind, texts.next(), texts.next()) {
+            (b'P', Some(name), Some(sql)) if sql == COMMIT.as_bytes() => self.commit = Some(name.to_vec()),
+            (b'B', Some(_portal), Some(name)) => self.commits = self.commit.as_deref() == Some(name),
+            _ => {}
         }
     }
 

@@ -152,6 +152,30 @@ async fn a_copy_takes_the_sync_that_came_with_its_statement() {
 }
 
 #[tokio::test]
+async fn the_sync_behind_a_commit_stays() {
+    let (mut stream, coalesce, mut far) = logged_in().await;
+    let prepare = [frame(b'P', b"s7\0COMMIT\0\0\0"), frames("S")].concat();
+    stream.write_all(&prepare).await.unwrap();
+    far.write_all(&frames("1Z")).await.unwrap();
+    assert_eq!(read(&mut stream, frames("1Z").len()).await, "1Z");
+    let mut seen = vec![0; prepare.len()];
+    far.read_exact(&mut seen).await.unwrap();
+    let _flight = coalesce.start();
+    let run = |name: &str| [frame(b'B', format!("\0{name}\0\0\0").as_bytes()), frames("ES")].concat();
+    // Guard and COMMIT, then BEGIN and the claim.
+    let flight = [run("s6"), run("s7"), run("s5"), run("s4")].concat();
+    assert_eq!(stream.write(&flight).await.unwrap(), flight.len());
+    stream.flush().await.unwrap();
+    let mut sent = vec![0; 1 << 12];
+    let length = far.read(&mut sent).await.unwrap();
+    assert_eq!(kinds(&sent[..length]), "BEBESBEBES");
+    // A commit that fails is skipped up to its own Sync: what follows runs.
+    far.write_all(&[error("ERROR"), frames("Z2C2CZ")].concat()).await.unwrap();
+    drop(far);
+    assert_eq!(read_all(&mut stream).await, "EZeZ2CZ2CZ");
+}
+
+#[tokio::test]
 async fn notices_and_settings_pass_in_the_middle() {
     let (_, received) = exchange(&["BESBES"], true, &frames("2NCS2ACZ")).await;
     assert_eq!(received, "2NCZS2ACZ");

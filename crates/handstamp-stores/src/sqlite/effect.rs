@@ -14,7 +14,9 @@
 use super::classify::{code_of, is_general, kind_of, told};
 use super::connect::{Guard, Mode, unwatch_statements, watch_statements};
 use super::store::Tx;
-use crate::effect::{BindError, CompiledEffect, ExpectRows, MessageView, Param, Value};
+use crate::effect::{
+    BindError, CompiledEffect, ExpectRows, MessageView, Param, SharedParams, SharedValues, Value,
+};
 use handstamp_core::{
     BatchError, BatchHandler, CrashPoint, FailureClass, Fault, HandlerError, Message, StoreError,
     StoreErrorKind,
@@ -33,10 +35,13 @@ const MESSAGES_BETWEEN_LOOKS: usize = 8;
 #[derive(Debug, Clone)]
 pub struct SqlEffects {
     effects: Arc<[Effect]>,
+    params: Arc<SharedParams>,
 }
 
 #[derive(Debug)]
 struct Effect {
+    /// Its number, from 0.
+    at: usize,
     compiled: CompiledEffect,
     sql: String,
 }
@@ -45,11 +50,13 @@ impl SqlEffects {
     /// Effects in the order they run.
     #[must_use]
     pub fn new(effects: Vec<CompiledEffect>) -> Self {
+        let params = Arc::new(SharedParams::of(effects.iter().map(|effect| &effect.bindings)));
         let effects = effects
             .into_iter()
-            .map(|compiled| Effect { sql: compiled.statement.render_sqlite(), compiled })
+            .enumerate()
+            .map(|(at, compiled)| Effect { at, sql: compiled.statement.render_sqlite(), compiled })
             .collect();
-        Self { effects }
+        Self { effects, params }
     }
 
     /// Prepares each effect and runs none.
@@ -74,6 +81,7 @@ impl SqlEffects {
             let prepared = effect.prepare(connection);
             statements.push(prepared.map_err(|fault| EffectFailure::new(at, 0, batch.first(), fault))?);
         }
+        let mut values = SharedValues::new();
         let mut turn_began = Instant::now();
         for (index, message) in batch.iter().enumerate() {
             if index % MESSAGES_BETWEEN_LOOKS == 0 && turn_began.elapsed() >= TURN {
@@ -81,10 +89,12 @@ impl SqlEffects {
                 turn_began = Instant::now();
             }
             let view = MessageView::new(message);
+            self.params.begin(&mut values);
             for (at, (effect, statement)) in self.effects.iter().zip(&mut statements).enumerate() {
                 tx.guard().statement_begins();
                 effect
-                    .run(connection, statement, &view)
+                    .bind(statement, &view, &self.params, &mut values)
+                    .and_then(|()| effect.run(connection, statement))
                     .map_err(|fault| EffectFailure::new(at, index, Some(message), fault))?;
                 if at + 1 < self.effects.len() {
                     CrashPoint::BetweenEffects.reached();
@@ -133,16 +143,21 @@ impl Effect {
         Ok(statement)
     }
 
-    fn run(
+    fn bind<'m>(
         &self,
-        connection: &Connection,
         statement: &mut CachedStatement<'_>,
-        view: &MessageView<'_>,
+        view: &MessageView<'m>,
+        shared: &SharedParams,
+        values: &mut SharedValues<'m>,
     ) -> Result<(), EffectFault> {
-        for (at, resolved) in self.compiled.bindings.each(view).enumerate() {
-            let (param, value) = resolved?;
-            statement.raw_bind_parameter(at + 1, bind(param, &value)?).map_err(EffectFault::Run)?;
+        for (at, param) in self.compiled.bindings.params().iter().enumerate() {
+            let value = shared.value(self.at, at, param, view, values)?;
+            statement.raw_bind_parameter(at + 1, bound(param, value)?).map_err(EffectFault::Run)?;
         }
+        Ok(())
+    }
+
+    fn run(&self, connection: &Connection, statement: &mut CachedStatement<'_>) -> Result<(), EffectFault> {
         let rows = execute(connection, statement).map_err(|error| self.told(connection, error))?;
         match self.compiled.expect_rows {
             Some(expected) if !expected.allows(rows) => Err(EffectFault::Rows { expected, found: rows }),
@@ -197,7 +212,7 @@ impl ToSql for BoundValue<'_> {
     }
 }
 
-fn bind<'a>(param: &Param, value: &'a Value<'a>) -> Result<BoundValue<'a>, BindError> {
+fn bound<'a>(param: &Param, value: &'a Value<'_>) -> Result<BoundValue<'a>, BindError> {
     let refuse = |type_name: &str, why: &str| BindError::mismatch(&param.name, type_name, value, why);
     Ok(match value {
         Value::Null => BoundValue::Null,

@@ -2,7 +2,7 @@
 //!
 //! Authoritative: the unique key (consumer, dedup). A redelivered bad message meets its own row.
 
-use super::inbox::{first_seen, state_of};
+use super::inbox::{StoredIds, first_seen, state_of};
 use super::migrate::own_error;
 use crate::headers;
 use crate::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
@@ -24,7 +24,7 @@ pub(crate) fn record(
     connection: &Connection,
     consumer: &ConsumerKey,
     letters: &[DeadLetter],
-    claimed: &[Vec<u8>],
+    claimed: &StoredIds,
 ) -> Result<Vec<Recorded>, StoreError> {
     let failed = |e| own_error(connection, "keeping dead letters", e);
     let mut insert = connection.prepare_cached(INSERT).map_err(failed)?;
@@ -37,7 +37,7 @@ pub(crate) fn record(
         CrashPoint::MidDeadLetter.reached();
         if letter.marks_inbox()
             && let Some(stored) = stored
-            && claimed.binary_search(&stored).is_ok()
+            && claimed.contains(&stored)
         {
             mark.execute((stored, consumer.id)).map_err(failed)?;
         }
@@ -115,10 +115,21 @@ pub(crate) fn dead_letters(
     limit: u32,
 ) -> Result<Vec<DeadLetterSummary>, StoreError> {
     let failed = |e| own_error(connection, "reading dead letters", e);
-    let (failed_at, key) = after.map_or((i64::MIN, [0; 16]), |after| (after.failed_at.0, after.key.0));
+    let after = after.unwrap_or_else(DeadLetterCursor::start);
+    let origin = &after.origin;
     let mut page = connection.prepare(PAGE).map_err(failed)?;
     let class = class.map(FailureClass::as_str);
-    let mut rows = page.query(params![name.as_str(), failed_at, key, class, limit]).map_err(failed)?;
+    let values = params![
+        name.as_str(),
+        after.failed_at.0,
+        origin.topic.as_ref(),
+        origin.partition,
+        origin.offset,
+        after.key.0,
+        class,
+        limit
+    ];
+    let mut rows = page.query(values).map_err(failed)?;
     let mut letters = Vec::new();
     while let Some(row) = rows.next().map_err(failed)? {
         let head = read_head(row).map_err(failed)?;

@@ -12,6 +12,7 @@ use handstamp_core::{
     StoreErrorKind, Timestamp,
 };
 use rusqlite::{Connection, OptionalExtension, Transaction};
+use std::ops::Range;
 
 /// Seconds between 1970 and the start of the inbox's clock, 2020-01-01 UTC.
 const EPOCH_S: i64 = 1_577_836_800;
@@ -23,7 +24,11 @@ const CONSUMER: &str = include_str!("sql/consumer.sql");
 const CONSUMER_INSERT: &str = include_str!("sql/consumer_insert.sql");
 const CONSUMER_ADOPT: &str = include_str!("sql/consumer_adopt.sql");
 
-/// A consumer registered in one database: level 0's handle for [`claim`].
+/// A consumer's name registered in one database: level 0's handle for [`claim`].
+///
+/// It belongs to the database it was registered in, and holds the number that inbox rows carry there. The bare
+/// name, checked and not yet registered anywhere, is [`handstamp_core::ConsumerName`]; level 1's
+/// `Consumer::builder` takes that one. [`ConsumerName::key`] leads from here to there (`key().name`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConsumerName {
     key: ConsumerKey,
@@ -101,10 +106,39 @@ fn claim_one(
     claims.pop().ok_or_else(|| StoreError::new(StoreErrorKind::SchemaMismatch, "the claim was not answered"))
 }
 
-/// The answers to a batch, and the stored ids that are First, sorted.
+/// The answers to a batch, and the stored ids that are First.
 pub(crate) struct Claimed {
     pub(crate) claims: Vec<Claim>,
-    pub(crate) first: Vec<Vec<u8>>,
+    pub(crate) first: StoredIds,
+}
+
+/// Stored ids in one buffer, sorted.
+#[derive(Debug, Default)]
+pub(crate) struct StoredIds {
+    bytes: Vec<u8>,
+    /// Where each of them lies, and its place in the batch.
+    ids: Vec<(Range<usize>, usize)>,
+}
+
+impl StoredIds {
+    fn of(requests: &[ClaimRequest]) -> Self {
+        let mut bytes = Vec::with_capacity(requests.len() * 16);
+        let mut ids = Vec::with_capacity(requests.len());
+        for (at, request) in requests.iter().enumerate() {
+            let start = bytes.len();
+            request.id.write_stored(&mut bytes);
+            ids.push((start..bytes.len(), at));
+        }
+        // The place in the batch breaks ties: the first of two equal ids is First.
+        ids.sort_unstable_by(|(a, at), (b, than)| {
+            bytes[a.clone()].cmp(&bytes[b.clone()]).then_with(|| at.cmp(than))
+        });
+        Self { bytes, ids }
+    }
+
+    pub(crate) fn contains(&self, stored: &[u8]) -> bool {
+        self.ids.binary_search_by(|(range, _)| self.bytes[range.clone()].cmp(stored)).is_ok()
+    }
 }
 
 /// Claims in the order of the stored ids, so that neighbours in the index are written together.
@@ -114,40 +148,35 @@ pub(crate) fn claim_batch(
     requests: &[ClaimRequest],
 ) -> Result<Claimed, StoreError> {
     let failed = |e| claim_error(connection, e);
-    let mut order: Vec<(Vec<u8>, usize)> =
-        requests.iter().enumerate().map(|(at, request)| (request.id.to_stored(), at)).collect();
-    // The place in the batch breaks ties: the first of two equal ids is First.
-    order.sort_unstable();
+    let StoredIds { bytes, mut ids } = StoredIds::of(requests);
     let mut claims = vec![Claim::First; requests.len()];
-    let mut first = Vec::with_capacity(order.len());
-    if order.is_empty() {
+    if ids.is_empty() {
         check_consumer(connection, consumer)?;
-        return Ok(Claimed { claims, first });
+        return Ok(Claimed { claims, first: StoredIds::default() });
     }
     let mut insert = connection.prepare_cached(CLAIM).map_err(failed)?;
     let mut checked = false;
-    for (stored, at) in order {
-        let digest = requests[at].digest;
+    for (range, at) in &ids {
+        let (stored, digest) = (&bytes[range.clone()], requests[*at].digest);
         let inserted = if checked {
-            insert.execute((&stored, consumer.id, digest)).map_err(failed)?
+            insert.execute((stored, consumer.id, digest)).map_err(failed)?
         } else {
             checked = true;
             let mut guarded = connection.prepare_cached(CLAIM_FIRST).map_err(failed)?;
             let changed =
-                guarded.execute((&stored, consumer.id, digest, consumer.name.as_str())).map_err(failed)?;
+                guarded.execute((stored, consumer.id, digest, consumer.name.as_str())).map_err(failed)?;
             if changed == 0 {
                 check_consumer(connection, consumer)?;
             }
             changed
         };
-        if inserted == 1 {
-            first.push(stored);
-        } else {
-            claims[at] = known(connection, consumer, &stored, digest)?;
+        if inserted != 1 {
+            claims[*at] = known(connection, consumer, stored, digest)?;
         }
         CrashPoint::MidClaim.reached();
     }
-    Ok(Claimed { claims, first })
+    ids.retain(|(_, at)| claims[*at] == Claim::First);
+    Ok(Claimed { claims, first: StoredIds { bytes, ids } })
 }
 
 /// The answer for an id that has a row.

@@ -132,7 +132,7 @@ impl Held {
 pub struct Tx {
     held: Held,
     /// The stored ids that this transaction claimed, sorted.
-    first: Vec<Vec<u8>>,
+    first: inbox::StoredIds,
 }
 
 impl Tx {
@@ -264,7 +264,7 @@ impl SqliteStore {
         failure::inbox_get(&open_reader(&self.slot.options)?.connection, name, id)
     }
 
-    /// A page of a consumer's dead letters, oldest first.
+    /// A page of a consumer's dead letters, oldest first, those of one time in the order of their source.
     ///
     /// # Errors
     /// `Unavailable`, `NotMigrated`.
@@ -384,7 +384,7 @@ impl Store for SqliteStore {
             .and_then(|()| inbox::register(&held.opened.connection, name, fingerprint, adopt));
         match registered {
             Ok(key) => {
-                let tx = Tx { held, first: Vec::new() };
+                let tx = Tx { held, first: inbox::StoredIds::default() };
                 end(tx).map(|()| key)
             }
             Err(error) => {

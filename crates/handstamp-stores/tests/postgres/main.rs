@@ -4,6 +4,7 @@
 // Helpers of tests panic as tests do: that is the failure report.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
+mod chained;
 mod claims;
 mod conformance;
 mod effects;
@@ -11,6 +12,7 @@ mod endings;
 mod harness;
 mod level0;
 mod migrations;
+mod pages;
 mod private;
 mod proxy;
 mod tls;

@@ -118,7 +118,7 @@ async fn a_swallowed_error_is_found_out(database: TestDatabase) {
     assert_eq!((database.number(SUM).await, database.number(ROWS).await), (0, 0));
 }
 
-async fn proxied(database: &TestDatabase) -> (Proxy, PostgresStore, handstamp_core::ConsumerKey) {
+pub(crate) async fn proxied(database: &TestDatabase) -> (Proxy, PostgresStore, handstamp_core::ConsumerKey) {
     let direct = database.options().place();
     let server: SocketAddr = direct.split('/').next().unwrap().parse().unwrap();
     let proxy = Proxy::new(server).await;

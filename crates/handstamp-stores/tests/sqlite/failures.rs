@@ -118,7 +118,10 @@ async fn pages_hold_every_letter_once_in_order() {
             let class = if n.is_multiple_of(2) { FailureClass::Sql } else { FailureClass::Binding };
             let mut letter = letter(Some(&[b'i', n]), class);
             // Several at the same time, and times below zero.
-            letter.failed_at = Timestamp(i64::from(n / 3) - 3);
+            letter.failed_at = Timestamp(i64::from(n / 7) - 3);
+            let topic = ["Z", "a", "ä"][usize::from(n % 3)].into();
+            let (partition, offset) = (i32::from(n % 2), i64::from(99 - n));
+            letter.record.origin = Origin { topic, partition, offset, line: None };
             letter
         })
         .collect();
@@ -131,11 +134,14 @@ async fn pages_hold_every_letter_once_in_order() {
             assert!(page.len() <= 4);
             let Some(last) = page.last() else { break };
             after = Some(last.cursor());
-            seen.extend(page.into_iter().map(|row| (row.failed_at, row.key, row.class, row.value_bytes)));
+            seen.extend(page.into_iter().map(|row| {
+                let origin = (row.origin.topic.to_string(), row.origin.partition, row.origin.offset);
+                ((row.failed_at, origin), row.key, row.class, row.value_bytes)
+            }));
         }
         let wanted = letters.iter().filter(|letter| class.is_none_or(|class| class == letter.class)).count();
         assert_eq!(seen.len(), wanted);
-        assert!(seen.is_sorted_by(|a, b| (a.0, a.1) < (b.0, b.1)));
+        assert!(seen.is_sorted_by(|a, b| (&a.0, a.1) < (&b.0, b.1)));
         assert!(seen.iter().all(|row| row.3 == Some(4) && class.is_none_or(|class| class == row.2)));
     }
 }

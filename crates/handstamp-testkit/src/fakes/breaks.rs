@@ -157,11 +157,19 @@ pub enum StoreBreak {
     OneAtATime,
     /// What a database says of an error is lost.
     ClassifiesNothing,
+    /// A commit with more to do is called durable before it is.
+    SaysDurableEarly,
+    /// A commit is called durable only when the next claims are answered.
+    SaysDurableLate,
+    /// After a commit that failed the next transaction is opened all the same.
+    BeginsBehindAFailedCommit,
+    /// Claims that come with a commit are all First.
+    NextClaimsAreFirst,
 }
 
 impl StoreBreak {
     /// Every fault.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 38] = [
         Self::FoldsIds,
         Self::TrimsIds,
         Self::CutsIds,
@@ -196,6 +204,10 @@ impl StoreBreak {
         Self::ForgetsAtRestart,
         Self::OneAtATime,
         Self::ClassifiesNothing,
+        Self::SaysDurableEarly,
+        Self::SaysDurableLate,
+        Self::BeginsBehindAFailedCommit,
+        Self::NextClaimsAreFirst,
     ];
 }
 

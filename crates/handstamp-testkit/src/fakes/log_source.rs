@@ -4,7 +4,7 @@
 
 use super::breaks::{LATE, SourceBreak, damage, shown_tag};
 use super::log_broker::{Group, GroupPartition, Log, Shared, State};
-use handstamp_core::delivery::Settled;
+use handstamp_core::delivery::{ReadAhead, Settled};
 use handstamp_core::offsets::LowWaterMark;
 use handstamp_core::source::{DeliveryCount, NamedLane, PortLimits, SettleKind};
 use handstamp_core::{
@@ -422,7 +422,8 @@ impl Member {
             owned.mark.received(*offset);
             owned.next += 1;
             let tag = DeliveryTag(shown_tag(u64::try_from(*offset).unwrap_or(0), shared.broken));
-            batch.push(Delivery { lane: owned.lane, tag, record, fault: None });
+            let ahead = ReadAhead::of(&record);
+            batch.push(Delivery { lane: owned.lane, tag, record, fault: None, ahead });
         }
         let group = groups.get_mut(&self.group).and_then(|group| group.partitions.get_mut(index(partition)));
         if let (Some(at), Some(last)) = (group, batch.last()) {

@@ -3,7 +3,7 @@
 //!
 //! Authoritative: `Disk`. Everything an open transaction wrote lies in its [`MemoryTx`].
 
-use super::breaks::StoreBreak;
+use super::breaks::{LATE, StoreBreak};
 use super::memory_tx::{Ended, MemoryError, MemoryTx};
 use handstamp_core::message::Timestamp;
 use handstamp_core::{
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 /// How long a claim waits for another transaction.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -385,6 +385,38 @@ impl Store for MemoryStore {
         tx.end(Ended::Committed);
         drop(tx);
         self.reach(StorePoint::CommitThenLost).await
+    }
+
+    async fn commit_and_begin(
+        &self,
+        tx: MemoryTx,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        durable: oneshot::Sender<()>,
+    ) -> Result<Option<(MemoryTx, Vec<Claim>)>, StoreError> {
+        let broken = self.shared.broken;
+        let durable = match broken {
+            Some(StoreBreak::SaysDurableEarly) => {
+                let _ = durable.send(());
+                tokio::time::sleep(LATE).await;
+                None
+            }
+            _ => Some(durable),
+        };
+        let committed = self.commit(tx).await;
+        if broken == Some(StoreBreak::BeginsBehindAFailedCommit) && committed.is_err() {
+            return Ok(self.begin(consumer, ids).await.ok());
+        }
+        committed?;
+        if let Some(durable) = durable.filter(|_| broken != Some(StoreBreak::SaysDurableLate)) {
+            let _ = durable.send(());
+        }
+        // What is in the way is found again by a `begin` of its own.
+        let Ok((tx, claims)) = self.begin(consumer, ids).await else { return Ok(None) };
+        Ok(Some(match broken {
+            Some(StoreBreak::NextClaimsAreFirst) => (tx, vec![Claim::First; ids.len()]),
+            _ => (tx, claims),
+        }))
     }
 
     async fn rollback(&self, mut tx: MemoryTx) -> Result<(), StoreError> {

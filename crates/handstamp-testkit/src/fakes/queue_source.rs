@@ -12,7 +12,7 @@
 
 use super::breaks::{LATE, SourceBreak, damage, shown_tag};
 use crate::payload::Payload;
-use handstamp_core::delivery::Settled;
+use handstamp_core::delivery::{ReadAhead, Settled};
 use handstamp_core::source::{DeliveryCount, NamedLane, PortLimits, SettleKind};
 use handstamp_core::{
     Capabilities, Command, Control, Delivery, DeliveryTag, Disposition, Fingerprint, Lane, Notice, Origin,
@@ -465,6 +465,7 @@ impl Reader {
                 tag: DeliveryTag(shown_tag(*tags_made, shared.broken)),
                 record,
                 fault: None,
+                ahead: ReadAhead::default(),
             });
         }
         if shared.is(SourceBreak::Reverses) {

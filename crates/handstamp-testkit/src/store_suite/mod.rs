@@ -8,6 +8,7 @@
 //! The harness gives an empty, migrated database, new for each case, opened with the rights that `run`
 //! has.
 
+mod chained;
 mod claims;
 mod ids;
 mod outcomes;
@@ -128,6 +129,10 @@ macro_rules! __store_cases {
             a_transaction_the_handler_ended_is_detected
             a_swallowed_error_commits_nothing
             an_error_of_a_statement_is_classified
+            a_commit_opens_the_next_transaction
+            the_next_claims_know_what_was_committed
+            durable_is_said_when_it_is_so
+            a_failed_commit_opens_nothing
             a_racing_claim_waits_and_is_a_duplicate
             a_racing_claim_is_first_after_a_rollback
             disjoint_batches_run_side_by_side
@@ -159,6 +164,7 @@ macro_rules! store_suite {
 pub const CASES: &[&str] = crate::__store_cases!(__suite_names []);
 
 mod cases {
+    pub(super) use super::chained::*;
     pub(super) use super::claims::*;
     pub(super) use super::ids::*;
     pub(super) use super::outcomes::*;
