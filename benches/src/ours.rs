@@ -5,7 +5,7 @@ use crate::bare_sqlite::{DATABASE, LINES};
 use crate::harness::Res;
 use crate::kafka::brokers;
 use crate::postgres::runtime;
-use crate::wrap::{Marked, Marks};
+use crate::wrap::{Marks, marked};
 use handstamp::json::Pointer;
 use handstamp::kafka::{KafkaOptions, KafkaSource};
 use handstamp::postgres::{self, MigrateOptions, PostgresOptions, PostgresStore};
@@ -54,7 +54,7 @@ pub(crate) fn run_kafka(options: &Loop, marks: &Arc<Marks>, stop: impl Future<Ou
         effects.check(&store).await?;
         let consumer = Consumer::builder(ConsumerName::new("wallet")?)
             .source(KafkaSource::new(kafka), Identity::Header("event_id".into()))
-            .store(Marked::new(store, Arc::clone(marks), options.inbox))
+            .store(marked(store, Arc::clone(marks), options.inbox))
             .batch_handler(effects)
             .options(settings);
         consumer.run_local(stop).await?;
@@ -74,7 +74,7 @@ pub(crate) fn run_sqlite(folder: &Path, batch_max: usize, marks: &Arc<Marks>) ->
         store.check_effects(&effects).await?;
         let consumer = Consumer::builder(name)
             .source(handstamp::file::FileSource::new(file), Identity::Field(Pointer::member("id")))
-            .store(Marked::new(store, Arc::clone(marks), true))
+            .store(marked(store, Arc::clone(marks), true))
             .batch_handler(effects)
             .options(settings);
         consumer.run_local(std::future::pending()).await?;

@@ -1,17 +1,15 @@
-//! Bench-only stores around a real one: marks of time, and no claim.
+//! Marks of time around a real store's transactions, and a store without claims.
 //!
 //! The time of a run is from the first `begin` to the return of the last `commit`, on our side and on
 //! the bare loops' side alike: joining a group and starting up are measured elsewhere.
 
 use crate::harness::{Sample, float};
-use handstamp::{
-    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Recorded, Store,
-    StoreCapabilities, StoreError,
-};
-use std::error::Error;
+use handstamp::{Claim, ClaimRequest, ConsumerKey, Store, StoreError};
+use handstamp_lab::bent::{BentStore, StoreBend, begin_without_inbox};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::oneshot;
 
 /// When the first transaction began and the last one was committed.
 #[derive(Debug, Default)]
@@ -95,79 +93,62 @@ impl Marks {
     }
 }
 
-/// A store whose transactions are marked; without `claim` it asks the inbox nothing and takes every
-/// message for new, as a consumer without an inbox does.
-pub(crate) struct Marked<S> {
-    store: S,
+/// What marks a store's transactions.
+pub(crate) struct Mark {
     marks: Arc<Marks>,
     claim: bool,
 }
 
-impl<S> Marked<S> {
-    /// Wraps a store.
-    pub(crate) fn new(store: S, marks: Arc<Marks>, claim: bool) -> Self {
-        Self { store, marks, claim }
-    }
+/// A store whose transactions are marked.
+pub(crate) type Marked<S> = BentStore<S, Mark>;
+
+/// Wraps a store; without `claim` it asks the inbox nothing and takes every message for new, as a consumer
+/// without an inbox does.
+pub(crate) fn marked<S>(store: S, marks: Arc<Marks>, claim: bool) -> Marked<S> {
+    BentStore::new(Arc::new(store), Mark { marks, claim })
 }
 
-impl<S: Store> Store for Marked<S> {
-    type Tx = S::Tx;
-
-    fn capabilities(&self) -> StoreCapabilities {
-        self.store.capabilities()
-    }
-
-    async fn register(
-        &self,
-        name: &ConsumerName,
-        fingerprint: &Fingerprint,
-        adopt: bool,
-    ) -> Result<ConsumerKey, StoreError> {
-        self.store.register(name, fingerprint, adopt).await
-    }
-
+impl<S: Store> StoreBend<S> for Mark {
     async fn begin(
         &self,
+        store: &S,
         consumer: &ConsumerKey,
         ids: &[ClaimRequest],
     ) -> Result<(S::Tx, Vec<Claim>), StoreError> {
         self.marks.begun();
         let begun = if self.claim {
-            self.store.begin(consumer, ids).await?
+            store.begin(consumer, ids).await?
         } else {
-            (self.store.begin(consumer, &[]).await?.0, vec![Claim::First; ids.len()])
+            begin_without_inbox(store, consumer, ids).await?
         };
         self.marks.claimed();
         Ok(begun)
     }
 
-    async fn record(
-        &self,
-        tx: &mut S::Tx,
-        consumer: &ConsumerKey,
-        rows: &[DeadLetter],
-    ) -> Result<Vec<Recorded>, StoreError> {
-        self.store.record(tx, consumer, rows).await
-    }
-
-    async fn commit(&self, tx: S::Tx) -> Result<(), StoreError> {
+    async fn commit(&self, store: &S, tx: S::Tx) -> Result<(), StoreError> {
         self.marks.committing();
-        let committed = self.store.commit(tx).await;
+        let committed = store.commit(tx).await;
         if committed.is_ok() {
             self.marks.committed();
         }
         committed
     }
 
-    async fn rollback(&self, tx: S::Tx) -> Result<(), StoreError> {
-        self.store.rollback(tx).await
-    }
-
-    async fn abandon(&self, tx: S::Tx) {
-        self.store.abandon(tx).await;
-    }
-
-    fn classify(&self, tx: &S::Tx, error: &(dyn Error + 'static)) -> Option<Fault> {
-        self.store.classify(tx, error)
+    async fn commit_and_begin(
+        &self,
+        store: &S,
+        tx: S::Tx,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        durable: oneshot::Sender<()>,
+    ) -> Result<Option<(S::Tx, Vec<Claim>)>, StoreError> {
+        self.marks.committing();
+        let asked = if self.claim { ids } else { &[] };
+        let next = store.commit_and_begin(tx, consumer, asked, durable).await?;
+        self.marks.committed();
+        let Some((tx, claims)) = next else { return Ok(None) };
+        self.marks.begun();
+        self.marks.claimed();
+        Ok(Some((tx, if self.claim { claims } else { vec![Claim::First; ids.len()] })))
     }
 }

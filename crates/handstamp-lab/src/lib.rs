@@ -26,6 +26,7 @@
 //! | `subjects` | the consumers that are killed |
 //! | `kill` | `lab kill` |
 //! | `zombie` | `lab zombie`: consumers that the group has given up on and that write all the same |
+//! | `bent` | stores and sources around real ones that do one thing otherwise |
 //! | `demo` | `lab demo` |
 //! | `own` | `lab own` |
 //! | `throughput`, `storage` | `lab throughput`, `lab storage` |
@@ -36,6 +37,7 @@
 //! | `crash`, `matrix` | `lab matrix` (feature `crash-points`): a process that dies at a named point, and all of them |
 //! | `error`, `cancel` | why the lab could not go on; being told to stop |
 
+pub mod bent;
 #[cfg(feature = "kafka")]
 pub mod broker;
 pub mod cancel;

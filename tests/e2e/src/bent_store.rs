@@ -1,10 +1,8 @@
 //! A store with one thing wrong on purpose.
 
-use handstamp::{
-    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Recorded, Store,
-    StoreCapabilities, StoreError, StoreErrorKind,
-};
-use std::error::Error;
+use handstamp::{Claim, ClaimRequest, ConsumerKey, Store, StoreError, StoreErrorKind};
+use handstamp_lab::bent::{BentStore, StoreBend, begin_without_inbox};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What is wrong.
@@ -41,17 +39,15 @@ impl Bend {
     }
 }
 
-/// A store that is bent.
-pub struct BentStore<S> {
-    inner: S,
+/// What bends a store.
+pub struct Bent {
     bend: Bend,
     commits: AtomicUsize,
 }
 
-impl<S> BentStore<S> {
-    pub fn new(inner: S, bend: Bend) -> Self {
-        Self { inner, bend, commits: AtomicUsize::new(0) }
-    }
+/// Wraps a store.
+pub fn bent<S>(store: S, bend: Bend) -> BentStore<S, Bent> {
+    BentStore::new(Arc::new(store), Bent { bend, commits: AtomicUsize::new(0) })
 }
 
 /// Dies as SIGKILL does: no destructor, no flush, no goodbye.
@@ -59,66 +55,33 @@ fn die() -> ! {
     std::process::abort()
 }
 
-impl<S: Store> Store for BentStore<S> {
-    type Tx = S::Tx;
-
-    fn capabilities(&self) -> StoreCapabilities {
-        self.inner.capabilities()
-    }
-
-    async fn register(&self, n: &ConsumerName, f: &Fingerprint, a: bool) -> Result<ConsumerKey, StoreError> {
-        self.inner.register(n, f, a).await
-    }
-
+impl<S: Store> StoreBend<S> for Bent {
     async fn begin(
         &self,
+        store: &S,
         key: &ConsumerKey,
         ids: &[ClaimRequest],
     ) -> Result<(S::Tx, Vec<Claim>), StoreError> {
         match self.bend {
-            Bend::NoInbox | Bend::NoInboxDieAfterCommit(_) => {
-                let (tx, _) = self.inner.begin(key, &[]).await?;
-                Ok((tx, vec![Claim::First; ids.len()]))
-            }
-            _ => self.inner.begin(key, ids).await,
+            Bend::NoInbox | Bend::NoInboxDieAfterCommit(_) => begin_without_inbox(store, key, ids).await,
+            _ => store.begin(key, ids).await,
         }
     }
 
-    async fn record(
-        &self,
-        tx: &mut S::Tx,
-        k: &ConsumerKey,
-        r: &[DeadLetter],
-    ) -> Result<Vec<Recorded>, StoreError> {
-        self.inner.record(tx, k, r).await
-    }
-
-    async fn commit(&self, tx: S::Tx) -> Result<(), StoreError> {
+    async fn commit(&self, store: &S, tx: S::Tx) -> Result<(), StoreError> {
         let nth = self.commits.fetch_add(1, Ordering::SeqCst) + 1;
         match self.bend {
             Bend::DieBeforeCommit(at) if nth == at => die(),
             Bend::FailCommits => {
-                self.inner.rollback(tx).await?;
+                store.rollback(tx).await?;
                 return Err(StoreError::new(StoreErrorKind::Unavailable, "commit failed on purpose"));
             }
             _ => {}
         }
-        self.inner.commit(tx).await?;
+        store.commit(tx).await?;
         match self.bend {
             Bend::DieAfterCommit(at) | Bend::NoInboxDieAfterCommit(at) if nth == at => die(),
             _ => Ok(()),
         }
-    }
-
-    async fn rollback(&self, tx: S::Tx) -> Result<(), StoreError> {
-        self.inner.rollback(tx).await
-    }
-
-    async fn abandon(&self, tx: S::Tx) {
-        self.inner.abandon(tx).await;
-    }
-
-    fn classify(&self, tx: &S::Tx, error: &(dyn Error + 'static)) -> Option<Fault> {
-        self.inner.classify(tx, error)
     }
 }

@@ -3,7 +3,6 @@
 //! | file | owns |
 //! |---|---|
 //! | `bent_store` | a store with its inbox taken away, or that dies at a named place |
-//! | `bent_source` | a source that settles too early, or whose settles get lost |
 //! | `money` | the effect: a credit to an account and a line in the ledger, on both stores |
 //! | `world` | files and a database of a test's own, on either store |
 //! | `servers` | databases and topics of a test's own |
@@ -16,7 +15,6 @@
     reason = "test harness: a panic is the failure report"
 )]
 
-pub mod bent_source;
 pub mod bent_store;
 pub mod child;
 pub mod money;

@@ -3,8 +3,9 @@
 //!
 //! A process that is held waits for the end of its standard input: killed by the supervisor, or ended with it.
 
-use super::held_store::HeldStore;
+use super::hold_after::HoldAfter;
 use super::{HELD, Story, Told};
+use crate::bent::BentStore;
 use handstamp::file::{FileOptions, FileSource};
 use handstamp::json::Pointer;
 use handstamp::sqlite::{SqliteOptions, SqliteStore, Tx};
@@ -14,6 +15,7 @@ use serde::Deserialize;
 use std::error::Error;
 use std::io::{BufRead, Read, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 type Res<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -91,7 +93,7 @@ fn handstamp(told: Told) -> Res<()> {
         let store = SqliteStore::open(SqliteOptions::new(&told.database)).await?;
         let consumer = Consumer::builder(name)
             .source(source, Identity::Field(Pointer::parse("/event_id")?))
-            .store(HeldStore::new(store, told.hold))
+            .store(BentStore::new(Arc::new(store), HoldAfter::new(told.hold)))
             .handler_fn(async |tx: &mut Tx, message: &Message| {
                 let event: Event = serde_json::from_slice(message.value().unwrap_or_default())?;
                 tx.execute(UPDATE, (event.amount, event.account_id))?;

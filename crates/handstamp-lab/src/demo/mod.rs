@@ -12,10 +12,10 @@
 //! | file | owns |
 //! |---|---|
 //! | `consumers` | the processes that are killed: three written by hand, and the runtime |
-//! | `held_store` | the store around our own that holds the process right after a commit |
+//! | `hold_after` | what holds the process right after a commit |
 
 mod consumers;
-mod held_store;
+mod hold_after;
 
 pub use consumers::main;
 

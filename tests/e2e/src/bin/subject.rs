@@ -15,9 +15,8 @@ use handstamp::sqlite::{SqliteOptions, SqliteStore};
 use handstamp::{
     Consumer, ConsumerName, ConsumerOptions, Identity, Message, Report, RunError, Store, json::Pointer,
 };
-use handstamp_e2e::bent_source::{self, BentSource};
-use handstamp_e2e::bent_store::{self, BentStore};
-use handstamp_e2e::money;
+use handstamp_e2e::{bent_store, money};
+use handstamp_lab::bent::{BentSource, BentStore, SettleBend};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,7 +35,7 @@ impl Arguments {
     }
 
     fn source(&self) -> (BentSource, Identity) {
-        let bend = bent_source::Bend::parse(&self.text("bend-source", "none"));
+        let bend = self.settle_bend();
         if self.text("source", "file") == "kafka" {
             let commit_every = Duration::from_millis(self.number("commit-every-ms", 200));
             let mut options =
@@ -55,11 +54,21 @@ impl Arguments {
                 hang_at_sigusr1(Arc::clone(&hooks), ms.parse().unwrap());
             }
             let source = KafkaSource::with_hooks(options, hooks);
-            (BentSource::new(source, bend), Identity::Header("event_id".into()))
+            (BentSource::new(Box::new(source), bend), Identity::Header("event_id".into()))
         } else {
             let state = self.text("state", ".");
             let options = FileOptions::new(self.text("path", ""), self.consumer()).with_state_dir(state);
-            (BentSource::new(FileSource::new(options), bend), Identity::Field(Pointer::parse("/id").unwrap()))
+            let source = BentSource::new(Box::new(FileSource::new(options)), bend);
+            (source, Identity::Field(Pointer::parse("/id").unwrap()))
+        }
+    }
+
+    fn settle_bend(&self) -> Option<SettleBend> {
+        match self.text("bend-source", "none").as_str() {
+            "none" => None,
+            "settle-first" => Some(SettleBend::First),
+            "lose-settles" => Some(SettleBend::Lost),
+            other => panic!("no such bend: {other}"),
         }
     }
 
@@ -80,8 +89,8 @@ impl Arguments {
         options
     }
 
-    fn bent<S: Store>(&self, store: S) -> BentStore<S> {
-        BentStore::new(store, bent_store::Bend::parse(&self.text("bend-store", "none")))
+    fn bent<S: Store>(&self, store: S) -> BentStore<S, bent_store::Bent> {
+        bent_store::bent(store, bent_store::Bend::parse(&self.text("bend-store", "none")))
     }
 }
 

@@ -86,9 +86,9 @@ mod with_points {
     use crate::redact;
     use crate::signals;
     use handstamp_core::Consumer;
+    use handstamp_lab::bent::{BentSource, BentStore};
     use handstamp_lab::crash::{self, CrashAt};
-    use handstamp_lab::matrix::broken::{Broken, Forgetful, Hasty};
-    use handstamp_lab::matrix::{self, Cell, Options, Outcome, Shows, SourceKind, StoreKind};
+    use handstamp_lab::matrix::{self, Broken, Cell, Options, Outcome, Shows, SourceKind, StoreKind};
     use serde_json::{Value, json};
     use std::time::Duration;
 
@@ -313,8 +313,8 @@ mod with_points {
         backend.migrate(config, None).await?;
         let (store, effects) = backend.open(config).await?;
         let consumer = Consumer::builder(config.name.clone())
-            .source(Hasty::new(source, broken), config.identity.clone())
-            .store(Forgetful::new(store, broken))
+            .source(BentSource::new(source, broken.settles()), config.identity.clone())
+            .store(BentStore::new(store, broken))
             .batch_handler(effects)
             .options(run::options(config, args));
         match Box::pin(consumer.run_local(stop.asked())).await {

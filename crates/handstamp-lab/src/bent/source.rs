@@ -1,4 +1,4 @@
-//! A source whose settles come too early or get lost.
+//! A source around a source, whose settles come too early or get lost.
 
 use handstamp::{
     Capabilities, Command, Control, Delivery, Disposition, Fingerprint, Notice, Source, SourceError,
@@ -7,37 +7,35 @@ use handstamp::{
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// What is wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bend {
-    /// Nothing.
-    None,
-    /// Everything is settled as it is handed over, before it is handled: offset first.
-    SettleFirst,
-    /// No settle arrives; each is told as failed.
-    LoseSettles,
-}
+/// How long a batch is kept back after it was settled: the position is then sure to be kept.
+const SETTLED_FIRST: Duration = Duration::from_millis(600);
 
-impl Bend {
-    pub fn parse(text: &str) -> Self {
-        match text {
-            "none" => Self::None,
-            "settle-first" => Self::SettleFirst,
-            "lose-settles" => Self::LoseSettles,
-            _ => panic!("no such bend: {text}"),
-        }
-    }
+/// What is wrong with the settles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SettleBend {
+    /// Everything is settled as it is handed over, before it is handled: offset first.
+    First,
+    /// None arrives; each is told as failed.
+    Lost,
 }
 
 /// A source that is bent.
 pub struct BentSource {
     inner: Box<dyn Source>,
-    bend: Bend,
+    bend: Option<SettleBend>,
 }
 
 impl BentSource {
-    pub fn new(inner: impl Source, bend: Bend) -> Self {
-        Self { inner: Box::new(inner), bend }
+    /// Around a source; without a bend everything is passed on.
+    #[must_use]
+    pub fn new(inner: Box<dyn Source>, bend: Option<SettleBend>) -> Self {
+        Self { inner, bend }
+    }
+}
+
+impl std::fmt::Debug for BentSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BentSource").field("bend", &self.bend).finish_non_exhaustive()
     }
 }
 
@@ -51,37 +49,26 @@ impl Source for BentSource {
     }
 
     fn start(self: Box<Self>, port: SourcePort) -> Result<(), SourceError> {
-        if self.bend == Bend::None {
-            return self.inner.start(port);
-        }
+        let Some(bend) = self.bend else { return self.inner.start(port) };
         let SourcePort { deliveries, control, commands, limits } = port;
         let (inner_deliveries, from_inner) = mpsc::channel(1);
         let (inner_control, told) = mpsc::unbounded_channel();
         let (to_inner, inner_commands) = mpsc::unbounded_channel();
-        let inner = SourcePort {
+        self.inner.start(SourcePort {
             deliveries: inner_deliveries,
             control: inner_control,
             commands: inner_commands,
             limits,
-        };
-        self.inner.start(inner)?;
-        let between = Between {
-            bend: self.bend,
-            from_inner,
-            told,
-            to_inner,
-            deliveries,
-            control,
-            commands,
-            ends: vec![],
-        };
+        })?;
+        let between =
+            Between { bend, from_inner, told, to_inner, deliveries, control, commands, ends: vec![] };
         tokio::spawn(between.run());
         Ok(())
     }
 }
 
 struct Between {
-    bend: Bend,
+    bend: SettleBend,
     from_inner: mpsc::Receiver<Vec<Delivery>>,
     told: mpsc::UnboundedReceiver<Control>,
     to_inner: mpsc::UnboundedSender<Command>,
@@ -128,10 +115,13 @@ impl Between {
     }
 
     fn pass_command(&self, command: Command) {
-        match command {
-            Command::Settle(_) if self.bend == Bend::SettleFirst => {}
-            Command::Settle(_) => drop(self.control.send(Control::Noticed(Notice::SettleFailed))),
-            other => drop(self.to_inner.send(other)),
+        match (command, self.bend) {
+            // Was settled long ago.
+            (Command::Settle(_), SettleBend::First) => {}
+            (Command::Settle(_), SettleBend::Lost) => {
+                drop(self.control.send(Control::Noticed(Notice::SettleFailed)));
+            }
+            (other, _) => drop(self.to_inner.send(other)),
         }
     }
 
@@ -140,11 +130,12 @@ impl Between {
         while let Ok(control) = self.told.try_recv() {
             self.tell(control);
         }
-        if self.bend == Bend::SettleFirst {
-            let settles = batch.iter().map(|d| (d.lane, d.tag, Disposition::Ack)).collect();
+        if self.bend == SettleBend::First {
+            let settles =
+                batch.iter().map(|delivery| (delivery.lane, delivery.tag, Disposition::Ack)).collect();
             drop(self.to_inner.send(Command::Settle(settles)));
             // The wrong order, made certain: the position is durable before the handler runs.
-            tokio::time::sleep(Duration::from_millis(600)).await;
+            tokio::time::sleep(SETTLED_FIRST).await;
         }
         self.deliveries.send(batch).await.is_ok()
     }

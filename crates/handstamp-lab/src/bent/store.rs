@@ -1,0 +1,140 @@
+//! A store around a store: how transactions begin and commit can be bent, everything else is passed on.
+
+use handstamp::{
+    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Recorded, Store,
+    StoreCapabilities, StoreError,
+};
+use std::error::Error;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// What is done otherwise; what is not said here is passed on.
+pub trait StoreBend<S: Store>: Send + Sync + 'static {
+    /// As [`Store::begin`].
+    ///
+    /// # Errors
+    /// Those of the store, and what the bend adds.
+    fn begin(
+        &self,
+        store: &S,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+    ) -> impl Future<Output = Result<(S::Tx, Vec<Claim>), StoreError>> + Send {
+        store.begin(consumer, ids)
+    }
+
+    /// As [`Store::commit`].
+    ///
+    /// # Errors
+    /// Those of the store, and what the bend adds.
+    fn commit(&self, store: &S, tx: S::Tx) -> impl Future<Output = Result<(), StoreError>> + Send {
+        store.commit(tx)
+    }
+
+    /// As [`Store::commit_and_begin`]; opens nothing unless it is bent to.
+    ///
+    /// # Errors
+    /// Those of `commit`.
+    fn commit_and_begin(
+        &self,
+        store: &S,
+        tx: S::Tx,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        durable: oneshot::Sender<()>,
+    ) -> impl Future<Output = Result<Option<(S::Tx, Vec<Claim>)>, StoreError>> + Send {
+        let _ = (consumer, ids);
+        async move {
+            self.commit(store, tx).await?;
+            let _ = durable.send(());
+            Ok(None)
+        }
+    }
+}
+
+/// Begins without asking the inbox: every claim is First and leaves no row.
+///
+/// # Errors
+/// Those of [`Store::begin`].
+pub async fn begin_without_inbox<S: Store>(
+    store: &S,
+    consumer: &ConsumerKey,
+    ids: &[ClaimRequest],
+) -> Result<(S::Tx, Vec<Claim>), StoreError> {
+    let (tx, _) = store.begin(consumer, &[]).await?;
+    Ok((tx, vec![Claim::First; ids.len()]))
+}
+
+/// A store that is bent.
+#[derive(Debug)]
+pub struct BentStore<S, B> {
+    inner: Arc<S>,
+    bend: B,
+}
+
+impl<S, B> BentStore<S, B> {
+    /// Around a store.
+    pub fn new(inner: Arc<S>, bend: B) -> Self {
+        Self { inner, bend }
+    }
+}
+
+impl<S: Store, B: StoreBend<S>> Store for BentStore<S, B> {
+    type Tx = S::Tx;
+
+    fn capabilities(&self) -> StoreCapabilities {
+        self.inner.capabilities()
+    }
+
+    async fn register(
+        &self,
+        name: &ConsumerName,
+        fingerprint: &Fingerprint,
+        adopt: bool,
+    ) -> Result<ConsumerKey, StoreError> {
+        self.inner.register(name, fingerprint, adopt).await
+    }
+
+    async fn begin(
+        &self,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+    ) -> Result<(S::Tx, Vec<Claim>), StoreError> {
+        self.bend.begin(&self.inner, consumer, ids).await
+    }
+
+    async fn record(
+        &self,
+        tx: &mut S::Tx,
+        consumer: &ConsumerKey,
+        rows: &[DeadLetter],
+    ) -> Result<Vec<Recorded>, StoreError> {
+        self.inner.record(tx, consumer, rows).await
+    }
+
+    async fn commit(&self, tx: S::Tx) -> Result<(), StoreError> {
+        self.bend.commit(&self.inner, tx).await
+    }
+
+    async fn commit_and_begin(
+        &self,
+        tx: S::Tx,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        durable: oneshot::Sender<()>,
+    ) -> Result<Option<(S::Tx, Vec<Claim>)>, StoreError> {
+        self.bend.commit_and_begin(&self.inner, tx, consumer, ids, durable).await
+    }
+
+    async fn rollback(&self, tx: S::Tx) -> Result<(), StoreError> {
+        self.inner.rollback(tx).await
+    }
+
+    async fn abandon(&self, tx: S::Tx) {
+        self.inner.abandon(tx).await;
+    }
+
+    fn classify(&self, tx: &S::Tx, error: &(dyn Error + 'static)) -> Option<Fault> {
+        self.inner.classify(tx, error)
+    }
+}
