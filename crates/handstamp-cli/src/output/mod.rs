@@ -30,6 +30,15 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), CliError> {
     print_raw(json::line(&json::redacted(value)).as_bytes()).map(drop)
 }
 
+/// Prints a result: the object for programs, or the text for people.
+///
+/// # Errors
+/// As [`print`].
+#[cfg(feature = "kafka")]
+pub(crate) fn print_result(json: bool, object: &serde_json::Value, text: &str) -> Result<(), CliError> {
+    if json { print_json(object) } else { print(text) }
+}
+
 /// Whether anybody still reads standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {

@@ -1,11 +1,11 @@
 //! `lab demo`: thin; what it does is in the lab.
 
-use super::{cancel_on_signal, failed};
+use super::scratch::Scratch;
+use super::{cancel_on_signal, failed, this_program};
 use crate::exit::{CliError, Exit};
 use crate::output;
 use clap::Args;
 use handstamp_lab::demo::{self, Ended, Launch};
-use std::path::{Path, PathBuf};
 
 /// `lab demo`.
 #[derive(Debug, Args)]
@@ -18,45 +18,15 @@ pub(crate) struct DemoArgs {
     pub(crate) json: bool,
 }
 
-/// A folder that is removed with this, unless it is kept.
-struct Folder {
-    path: PathBuf,
-    keep: bool,
-}
-
-impl Folder {
-    fn make(keep: bool) -> Result<Self, CliError> {
-        let name = format!("handstamp-lab-demo-{}", uuid::Uuid::new_v4().simple());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).map_err(|error| CliError::io(Exit::Unexpected, "make", &path, &error))?;
-        Ok(Self { path, keep })
-    }
-
-    fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if !self.keep {
-            // What cannot be removed lies in the folder for such things.
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
-    }
-}
-
 /// Tells the stories.
 ///
 /// # Errors
 /// A process cannot be started, or it was told to stop; a story that ends otherwise than told is an exit code.
 pub(crate) fn demo(args: &DemoArgs) -> Result<Exit, CliError> {
     let cancel = cancel_on_signal()?;
-    let folder = Folder::make(args.keep)?;
-    let program = std::env::current_exe()
-        .map_err(|error| CliError::new(Exit::Unexpected, format!("where am I: {error}")))?;
+    let folder = Scratch::make("lab-demo", args.keep)?;
     let arguments = ["--log", "info", "lab", "demo-consumer"].map(str::to_owned).to_vec();
-    let launch = Launch { program, arguments };
+    let launch = Launch { program: this_program()?, arguments };
     if !args.json {
         output::print(
             "Five credits of 100 for account 1, evt-1 to evt-5, which begins at 0. Each consumer is killed \

@@ -69,8 +69,7 @@ struct ServersArgs {
 /// Always.
 #[cfg(not(all(feature = "kafka", feature = "postgres")))]
 pub(crate) fn faults(_: &FaultsArgs) -> Result<Exit, CliError> {
-    Err(CliError::usage("this program was built without Kafka and Postgres clients")
-        .hint("build one that has them: `cargo build --release -p handstamp-cli`"))
+    Err(super::no_clients())
 }
 
 #[cfg(all(feature = "kafka", feature = "postgres"))]
@@ -79,7 +78,7 @@ pub(crate) use with_servers::faults;
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 mod with_servers {
     use super::{CommitArgs, Common, Faults, FaultsArgs, ProfileName, ServersArgs};
-    use crate::commands::lab::{cancel_on_signal, failed, kill::launch};
+    use crate::commands::lab::{cancel_on_signal, failed, ground::launch, scratch::Scratch};
     use crate::exit::{CliError, Exit};
     use crate::output::{self, table};
     use crate::redact;
@@ -136,7 +135,7 @@ mod with_servers {
     fn cut_commits(args: &CommitArgs) -> Result<Exit, CliError> {
         redact::register_url(&args.database);
         let cancel = cancel_on_signal()?;
-        let folder = scratch()?;
+        let folder = Scratch::make("faults", false)?;
         let mut options = CommitOptions::quick(&args.database, args.common.seed, folder.path());
         if args.common.profile == ProfileName::Long {
             (options.cuts, options.control_cuts) = (CUTS_LONG, CONTROL_CUTS_LONG);
@@ -161,7 +160,7 @@ mod with_servers {
             return Err(CliError::usage(format!("{}: no such script", args.services.display()))
                 .hint("these commands stop and kill servers of their own: run them in a checkout of the project, or name its scripts/services with --services"));
         }
-        let (cancel, launch, folder) = (cancel_on_signal()?, launch()?, scratch()?);
+        let (cancel, launch, folder) = (cancel_on_signal()?, launch()?, Scratch::make("faults", false)?);
         let around = Around {
             launch: &launch,
             services: &args.services,
@@ -172,29 +171,6 @@ mod with_servers {
         };
         let rows = run(&around, args.common.profile).map_err(failed)?;
         print(&args.common, rows)
-    }
-
-    /// A folder that is removed with this.
-    struct Scratch(std::path::PathBuf);
-
-    impl Scratch {
-        fn path(&self) -> &std::path::Path {
-            &self.0
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            // It lies in the system's place for temporary files.
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn scratch() -> Result<Scratch, CliError> {
-        let folder = std::env::temp_dir().join(format!("handstamp-faults-{}", uuid::Uuid::new_v4().simple()));
-        std::fs::create_dir(&folder)
-            .map_err(|error| CliError::io(Exit::Unexpected, "make", &folder, &error))?;
-        Ok(Scratch(folder))
     }
 
     fn print(common: &Common, told: Vec<Told>) -> Result<Exit, CliError> {

@@ -28,7 +28,7 @@ pub(crate) struct MatrixArgs {
     pub(crate) store: Option<String>,
     /// `session.timeout.ms` of the Kafka consumers: so long the group waits for one that died. A broker has a
     /// least value of its own (6s by default); default: 6s, or 2s on the broker inside.
-    #[arg(long, value_name = "TIME", value_parser = super::kill::time)]
+    #[arg(long, value_name = "TIME", value_parser = super::options::time)]
     pub(crate) session_timeout: Option<std::time::Duration>,
     /// How often the program dies in each cell before it is left alone.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -78,7 +78,7 @@ mod with_points {
     use super::{BrokenArgs, MatrixArgs};
     use crate::backend::{Backend, source, with_backend};
     use crate::cli::RunArgs;
-    use crate::commands::lab::{cancel_on_signal, failed};
+    use crate::commands::lab::{cancel_on_signal, failed, this_program};
     use crate::commands::run;
     use crate::config::{self, Config};
     use crate::exit::{CliError, Exit};
@@ -113,12 +113,10 @@ mod with_points {
         }
         let cells = chosen(args)?;
         let name = format!("lab_matrix_{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
-        let program = std::env::current_exe()
-            .map_err(|error| CliError::new(Exit::Unexpected, format!("where am I: {error}")))?;
         let session = Duration::from_secs(if args.brokers.is_some() { 6 } else { 2 });
         let session = args.session_timeout.unwrap_or(session).max(Duration::from_millis(500));
         let options = Options {
-            program,
+            program: this_program()?,
             folder: std::env::temp_dir().join(&name),
             name,
             #[cfg(feature = "kafka")]
@@ -153,7 +151,7 @@ mod with_points {
         if cells.iter().all(|cell| cell.source != SourceKind::Kafka) {
             return Ok(None);
         }
-        crate::commands::lab::kill::broker(args.brokers.as_deref()).map(Some)
+        crate::commands::lab::ground::broker(args.brokers.as_deref()).map(Some)
     }
 
     fn chosen(args: &MatrixArgs) -> Result<Vec<Cell>, CliError> {

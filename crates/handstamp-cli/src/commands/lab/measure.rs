@@ -1,5 +1,6 @@
 //! `lab throughput` and `lab storage`: thin; what they do is in the lab.
 
+use super::options::Servers;
 use crate::exit::{CliError, Exit};
 use clap::Args;
 use std::path::PathBuf;
@@ -7,13 +8,8 @@ use std::path::PathBuf;
 /// `lab throughput`.
 #[derive(Debug, Args)]
 pub(crate) struct ThroughputArgs {
-    /// Kafka's bootstrap servers; without them a broker inside this program stands in.
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) brokers: Option<String>,
-    /// Connection string of a Postgres database, where the lab makes schemas of its own; without it the
-    /// ledgers are SQLite files.
-    #[arg(long, env = "HANDSTAMP_LAB_DATABASE", value_name = "URL", hide_env_values = true)]
-    pub(crate) database: Option<String>,
+    #[command(flatten)]
+    pub(crate) servers: Servers,
     /// Messages of each measurement.
     #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = clap::value_parser!(u64).range(10..=1_000_000))]
     pub(crate) messages: u64,
@@ -54,7 +50,7 @@ pub(crate) struct StorageArgs {
 /// Always.
 #[cfg(not(feature = "kafka"))]
 pub(crate) fn throughput(_: &ThroughputArgs) -> Result<Exit, CliError> {
-    Err(super::kill::no_kafka())
+    Err(super::no_kafka())
 }
 
 /// Refuses.
@@ -63,8 +59,7 @@ pub(crate) fn throughput(_: &ThroughputArgs) -> Result<Exit, CliError> {
 /// Always.
 #[cfg(not(all(feature = "kafka", feature = "postgres")))]
 pub(crate) fn storage(_: &StorageArgs) -> Result<Exit, CliError> {
-    Err(CliError::usage("this program was built without Kafka and Postgres clients")
-        .hint("build one that has them: `cargo build --release -p handstamp-cli`"))
+    Err(super::no_clients())
 }
 
 /// Measures messages a second, everybody in turn.
@@ -73,44 +68,29 @@ pub(crate) fn storage(_: &StorageArgs) -> Result<Exit, CliError> {
 /// The broker or the database does not answer, a consumer fails, or it was told to stop.
 #[cfg(feature = "kafka")]
 pub(crate) fn throughput(args: &ThroughputArgs) -> Result<Exit, CliError> {
-    use super::kill::{broker, launch, make_folder, place};
-    use super::{cancel_on_signal, failed, fresh_folder};
+    use super::ground::Ground;
+    use super::{failed, folder, progress};
     use crate::output;
-    use handstamp_lab::kill::{Profile, Settings, Surroundings};
+    use handstamp_lab::kill::{Profile, Settings};
+    use handstamp_lab::{report, throughput};
 
-    let cancel = cancel_on_signal()?;
-    let folder = make_folder(&args.out.clone().unwrap_or_else(|| fresh_folder("throughput")))?;
-    let broker = broker(args.brokers.as_deref())?;
-    let place = place(args.database.as_deref(), &folder)?;
-    let store = handstamp_lab::ledger::probe(&place).map_err(failed)?;
+    let folder = folder::named_or_fresh(args.out.as_ref(), "throughput");
+    let ground = Ground::prepare(&folder, args.servers.brokers.as_deref(), args.servers.database.as_deref())?;
+    let Ground { folder, servers, .. } = &ground;
     let settings =
         Settings { runs: args.runs, throughput_messages: args.messages, ..Settings::of(Profile::Quick) };
     let settings = settings.checked(false).map_err(failed)?;
-    let launch = launch()?;
-    let around = Surroundings {
-        settings: &settings,
-        broker: &broker,
-        place: &place,
-        folder: &folder,
-        launch: &launch,
-        cancel: &cancel,
-    };
-    let servers = format!("{}; {store}", broker.describe());
     let asked = serde_json::json!({ "messages": args.messages, "runs": args.runs });
-    handstamp_lab::report::note(&folder, &servers, &asked).map_err(failed)?;
+    report::note(folder, servers, &asked).map_err(failed)?;
     output::say(&format!(
         "{} messages, {} rounds, on {servers}\nresults: {}",
         args.messages,
         args.runs,
         folder.display()
     ));
-    let line = super::progress::Line::start("measurements");
-    let began = std::time::Instant::now();
-    let step = |done: usize, all: usize| line.steps(done, all, began.elapsed());
-    let rates = handstamp_lab::throughput::run(&around, &step);
-    drop(line);
-    rates.map_err(failed)?;
-    show(&folder, args.json)
+    progress::steps("measurements", |step| throughput::run(&ground.around(&settings), step))
+        .map_err(failed)?;
+    show(folder, args.json)
 }
 
 /// Prints what a folder of `lab throughput` or `lab storage` holds, and writes its report.
@@ -119,33 +99,24 @@ pub(crate) fn throughput(args: &ThroughputArgs) -> Result<Exit, CliError> {
 /// The folder holds no such results, or the report cannot be written.
 #[cfg(feature = "kafka")]
 pub(crate) fn show(folder: &std::path::Path, json: bool) -> Result<Exit, CliError> {
-    use super::{failed, tables};
-    use crate::output;
+    use super::{failed, folder::tell_report, tables};
     use handstamp_lab::report;
 
     let mut object = report::asked(folder).map_err(failed)?;
-    match report::Kind::of(folder) {
+    let (field, value, table) = match report::Kind::of(folder) {
         #[cfg(feature = "postgres")]
         Some(report::Kind::Storage) => {
             let bytes = report::read_storage(folder).map_err(failed)?;
-            if json {
-                object["bytes_per_id"] = serde_json::json!(bytes);
-                output::print_json(&object)?;
-            } else {
-                output::print(&tables::bytes(&bytes))?;
-            }
+            ("bytes_per_id", serde_json::json!(bytes), tables::bytes(&bytes))
         }
         _ => {
             let rates = report::read_rates(folder).map_err(failed)?;
-            if json {
-                object["rates"] = serde_json::json!(rates);
-                output::print_json(&object)?;
-            } else {
-                output::print(&tables::rates(&rates))?;
-            }
+            ("rates", serde_json::json!(rates), tables::rates(&rates))
         }
-    }
-    super::kill::tell_report(folder)?;
+    };
+    object[field] = value;
+    crate::output::print_result(json, &object, &table)?;
+    tell_report(folder)?;
     Ok(Exit::Ok)
 }
 
@@ -155,27 +126,22 @@ pub(crate) fn show(folder: &std::path::Path, json: bool) -> Result<Exit, CliErro
 /// The database does not answer or is too old, or it was told to stop.
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 pub(crate) fn storage(args: &StorageArgs) -> Result<Exit, CliError> {
-    use super::kill::make_folder;
-    use super::{cancel_on_signal, failed, fresh_folder};
+    use super::{cancel_on_signal, failed, folder, progress};
     use crate::redact;
     use handstamp_lab::ledger::{self, Place};
-    use handstamp_lab::report;
+    use handstamp_lab::{report, storage};
 
     redact::register_url(&args.database);
     let cancel = cancel_on_signal()?;
     let servers = ledger::probe(&Place::Postgres(args.database.clone())).map_err(failed)?;
-    let folder = make_folder(&args.out.clone().unwrap_or_else(|| fresh_folder("storage")))?;
+    let folder = folder::make(&folder::named_or_fresh(args.out.as_ref(), "storage"))?;
     if report::Kind::of(&folder).is_some() {
-        return Err(CliError::usage(format!("{} holds a run already", folder.display()))
-            .hint("name another folder with --out"));
+        return Err(folder::taken(&folder, "name another folder with --out"));
     }
     let asked = serde_json::json!({ "rows": args.rows, "runs": args.runs });
     report::note(&folder, &servers, &asked).map_err(failed)?;
-    let line = super::progress::Line::start("tables");
-    let began = std::time::Instant::now();
-    let step = |done: usize, all: usize| line.steps(done, all, began.elapsed());
-    let bytes = handstamp_lab::storage::run(&args.database, args.rows, args.runs, &cancel, &step);
-    drop(line);
+    let bytes =
+        progress::steps("tables", |step| storage::run(&args.database, args.rows, args.runs, &cancel, step));
     report::keep_storage(&folder, &bytes.map_err(failed)?).map_err(failed)?;
     show(&folder, args.json)
 }

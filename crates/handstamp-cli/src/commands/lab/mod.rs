@@ -1,13 +1,28 @@
-//! `lab`: thin commands over the crash lab.
+//! `lab`: thin commands over the crash lab; what they do is in the lab.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `demo`, `faults`, `kill`, `matrix`, `own`, `zombie` | the command of that name; `kill` also `lab verify` |
+//! | `measure` | `lab throughput` and `lab storage` |
+//! | `options` | what can be asked of several commands |
+//! | `ground` | what a run stands on: broker, store, this program |
+//! | `folder`, `scratch` | the folder that a run leaves, and one that is removed |
+//! | `progress`, `tables` | what is said on the way and at the end |
 
 pub(crate) mod demo;
 pub(crate) mod faults;
+#[cfg(feature = "kafka")]
+mod folder;
+#[cfg(feature = "kafka")]
+mod ground;
 pub(crate) mod kill;
 pub(crate) mod matrix;
 pub(crate) mod measure;
+mod options;
 pub(crate) mod own;
 #[cfg(feature = "kafka")]
 mod progress;
+mod scratch;
 #[cfg(feature = "kafka")]
 mod tables;
 pub(crate) mod zombie;
@@ -146,11 +161,26 @@ fn subject() -> Result<Exit, CliError> {
     }
 }
 
-/// A folder that no other run has.
-#[cfg(feature = "kafka")]
-fn fresh_folder(what: &str) -> std::path::PathBuf {
-    let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
-    format!("lab-{what}-{}", now.replace(':', "-")).into()
+/// Where this program lies.
+///
+/// # Errors
+/// The operating system does not say.
+fn this_program() -> Result<std::path::PathBuf, CliError> {
+    std::env::current_exe().map_err(|error| CliError::new(Exit::Unexpected, format!("where am I: {error}")))
+}
+
+/// Why there is no lab here.
+#[cfg(not(feature = "kafka"))]
+fn no_kafka() -> CliError {
+    CliError::usage("this program was built without a Kafka client")
+        .hint("build one that has it: `cargo build --release -p handstamp-cli`")
+}
+
+/// Why there is nothing here that needs both servers.
+#[cfg(not(all(feature = "kafka", feature = "postgres")))]
+fn no_clients() -> CliError {
+    CliError::usage("this program was built without Kafka and Postgres clients")
+        .hint("build one that has them: `cargo build --release -p handstamp-cli`")
 }
 
 /// What the program says of an error of the lab.

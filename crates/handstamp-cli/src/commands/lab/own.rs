@@ -38,7 +38,7 @@ pub(crate) struct OwnArgs {
 /// Always.
 #[cfg(not(feature = "kafka"))]
 pub(crate) fn own(_: &OwnArgs) -> Result<Exit, CliError> {
-    Err(super::kill::no_kafka())
+    Err(super::no_kafka())
 }
 
 #[cfg(feature = "kafka")]
@@ -47,8 +47,8 @@ pub(crate) use with_kafka::own;
 #[cfg(feature = "kafka")]
 mod with_kafka {
     use super::OwnArgs;
-    use crate::commands::lab::kill::{broker, make_folder, place};
-    use crate::commands::lab::{cancel_on_signal, failed, fresh_folder};
+    use crate::commands::lab::ground::{broker, place};
+    use crate::commands::lab::{cancel_on_signal, failed, folder};
     use crate::config::load_lab;
     use crate::exit::{CliError, Exit};
     use crate::output;
@@ -59,8 +59,6 @@ mod with_kafka {
     use std::sync::Mutex;
     use std::time::{Duration, Instant};
 
-    /// Where the outcome lies beside the history.
-    const OUTCOME_FILE: &str = "outcome.json";
     /// How often the stage is said.
     const SAY_EVERY: Duration = Duration::from_secs(5);
 
@@ -73,12 +71,11 @@ mod with_kafka {
         settings.seed = args.seed.unwrap_or(settings.seed);
         let settings = settings.checked(args.database.is_none()).map_err(failed)?;
         let cancel = cancel_on_signal()?;
-        let folder = args.out.clone().unwrap_or_else(|| fresh_folder("own"));
-        if folder.join(OUTCOME_FILE).exists() {
-            return Err(CliError::usage(format!("{} holds a run already", folder.display()))
-                .hint("name another folder with --out"));
+        let folder = folder::named_or_fresh(args.out.as_ref(), "own");
+        if folder.join(folder::OUTCOME_FILE).exists() {
+            return Err(folder::taken(&folder, "name another folder with --out"));
         }
-        let folder = make_folder(&folder)?;
+        let folder = folder::make(&folder)?;
         let broker = broker(args.brokers.as_deref())?;
         let place: Place = place(args.database.as_deref(), &folder)?;
         output::say(&format!(
@@ -108,16 +105,7 @@ mod with_kafka {
     }
 
     fn print(outcome: &Outcome, folder: &Path, json: bool) -> Result<Exit, CliError> {
-        let object = serde_json::to_value(outcome)
-            .map_err(|error| CliError::new(Exit::Unexpected, format!("the outcome is no JSON: {error}")))?;
-        let path = folder.join(OUTCOME_FILE);
-        std::fs::write(&path, format!("{object:#}\n"))
-            .map_err(|error| CliError::io(Exit::Unexpected, "write", &path, &error))?;
-        if json {
-            output::print_json(&object)?;
-        } else {
-            output::print(&told(outcome))?;
-        }
+        output::print_result(json, &folder::keep(outcome, folder)?, &told(outcome))?;
         Ok(match &outcome.conclusion {
             Conclusion::Kept => Exit::Ok,
             Conclusion::Violated(_) => Exit::CheckFailed,

@@ -24,12 +24,6 @@ impl Line {
         Self { what, terminal: io::stderr().is_terminal(), said: Mutex::new(Instant::now()) }
     }
 
-    /// Shows how many steps are done.
-    pub(crate) fn steps(&self, done: usize, all: usize, took: Duration) {
-        let count = |count| u64::try_from(count).unwrap_or(u64::MAX);
-        self.show(&Progress { done: count(done), all: count(all), took });
-    }
-
     /// Shows how far it is.
     pub(crate) fn show(&self, progress: &Progress) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,6 +45,13 @@ impl Drop for Line {
             let _ = write!(io::stderr().lock(), "{CLEAR}");
         }
     }
+}
+
+/// Runs something that has many steps, and shows how many are done.
+pub(crate) fn steps<T>(what: &'static str, run: impl FnOnce(&(dyn Fn(usize, usize) + Sync)) -> T) -> T {
+    let (line, began) = (Line::start(what), Instant::now());
+    let count = |count| u64::try_from(count).unwrap_or(u64::MAX);
+    run(&|done, all| line.show(&Progress { done: count(done), all: count(all), took: began.elapsed() }))
 }
 
 fn words(progress: &Progress, what: &str) -> String {

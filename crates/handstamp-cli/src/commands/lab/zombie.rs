@@ -1,5 +1,6 @@
 //! `lab zombie`: thin; what it does is in the lab.
 
+use super::options::ProfileName;
 use crate::exit::{CliError, Exit};
 use clap::Args;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 pub(crate) struct ZombieArgs {
     /// How much is done.
     #[arg(long, value_enum, default_value = "quick")]
-    pub(crate) profile: super::kill::ProfileName,
+    pub(crate) profile: ProfileName,
     /// Kafka's bootstrap servers; without them a broker inside this program stands in.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) brokers: Option<String>,
@@ -52,8 +53,7 @@ pub(crate) struct ZombieArgs {
 /// Always.
 #[cfg(not(all(feature = "kafka", feature = "postgres")))]
 pub(crate) fn zombie(_: &ZombieArgs) -> Result<Exit, CliError> {
-    Err(CliError::usage("this program was built without Kafka and Postgres clients")
-        .hint("build one that has them: `cargo build --release -p handstamp-cli`"))
+    Err(super::no_clients())
 }
 
 /// Lets consumers stall until they are evicted, and prints what that did.
@@ -62,20 +62,17 @@ pub(crate) fn zombie(_: &ZombieArgs) -> Result<Exit, CliError> {
 /// Why it could not go on; a verdict is an exit code.
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 pub(crate) fn zombie(args: &ZombieArgs) -> Result<Exit, CliError> {
-    use super::kill::{broker, launch, make_folder, place};
-    use super::{cancel_on_signal, failed, fresh_folder};
+    use super::ground::Ground;
+    use super::{failed, folder, progress};
     use crate::output;
-    use handstamp_lab::kill::{Settings, Surroundings};
+    use handstamp_lab::kill::Settings;
     use handstamp_lab::zombie::{self, Stalls};
 
-    let cancel = cancel_on_signal()?;
-    let folder = args.resume.clone().or_else(|| args.out.clone());
-    let folder = make_folder(&folder.unwrap_or_else(|| fresh_folder("zombie")))?;
-    let broker = broker(args.brokers.as_deref())?;
-    let place = place(Some(&args.database), &folder)?;
-    let store = handstamp_lab::ledger::probe(&place).map_err(failed)?;
+    let folder = folder::named_or_fresh(args.resume.as_ref().or(args.out.as_ref()), "zombie");
+    let ground = Ground::prepare(&folder, args.brokers.as_deref(), Some(&args.database))?;
+    let Ground { folder, servers, .. } = &ground;
     let (settings, stalls) = if args.resume.is_some() {
-        let earlier = zombie::recompute(&folder).map_err(failed)?;
+        let earlier = zombie::recompute(folder).map_err(failed)?;
         (earlier.settings, earlier.stalls)
     } else {
         let stalls = Stalls { members: args.members, assignor: args.assignor.clone(), ..Stalls::default() };
@@ -83,18 +80,8 @@ pub(crate) fn zombie(args: &ZombieArgs) -> Result<Exit, CliError> {
     };
     let settings = Settings { side_by_side: usize::from(args.side_by_side), ..settings };
     let settings = settings.checked(false).map_err(failed)?;
-    let stalls = stalls.checked(&settings, &place).map_err(failed)?;
-    let launch = launch()?;
-    let around = Surroundings {
-        settings: &settings,
-        broker: &broker,
-        place: &place,
-        folder: &folder,
-        launch: &launch,
-        cancel: &cancel,
-    };
-    let servers = format!("{}; {store}", broker.describe());
-    handstamp_lab::report::note(&folder, &servers, &serde_json::Value::Null).map_err(failed)?;
+    let stalls = stalls.checked(&settings, &ground.place).map_err(failed)?;
+    handstamp_lab::report::note(folder, servers, &serde_json::Value::Null).map_err(failed)?;
     output::say(&format!(
         "{} runs of {} rows; {} consumers, {} messages, one in {} stalls {} ms, max.poll.interval.ms={}\n\
          on {servers}\nhistories: {}",
@@ -107,20 +94,13 @@ pub(crate) fn zombie(args: &ZombieArgs) -> Result<Exit, CliError> {
         stalls.max_poll_interval_ms,
         folder.display()
     ));
-    let line = super::progress::Line::start("runs");
-    let began = std::time::Instant::now();
-    let outcome = zombie::run(&around, &stalls, &|done, all| line.steps(done, all, began.elapsed()));
-    drop(line);
-    let outcome = outcome.map_err(|error| {
-        let again = format!("go on with `handstamp lab zombie --resume {}`", folder.display());
-        failed(error).hint(again)
-    })?;
-    print(&outcome, &folder, args.json)
+    let outcome = progress::steps("runs", |step| zombie::run(&ground.around(&settings), &stalls, step))
+        .map_err(|error| folder::resumable(error, "zombie", folder))?;
+    print(&outcome, folder, args.json)
 }
 
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 fn settings(args: &ZombieArgs) -> handstamp_lab::kill::Settings {
-    use super::kill::ProfileName;
     use handstamp_lab::kill::{Profile, Settings};
     let (profile, runs, messages) = match args.profile {
         ProfileName::Quick => (Profile::Quick, 1, 1000),
@@ -147,12 +127,6 @@ pub(crate) fn print(
     folder: &std::path::Path,
     json: bool,
 ) -> Result<Exit, CliError> {
-    let object = super::kill::keep(outcome, folder)?;
-    if json {
-        crate::output::print_json(&object)?;
-    } else {
-        crate::output::print(&super::tables::zombies(outcome))?;
-    }
-    super::kill::tell_report(folder)?;
-    Ok(super::kill::exit(&outcome.conclusion))
+    let table = super::tables::zombies(outcome);
+    super::folder::conclude(outcome, &outcome.conclusion, &table, folder, json)
 }
