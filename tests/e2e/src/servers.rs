@@ -1,6 +1,6 @@
 //! Databases and topics of a test's own, on the servers that `scripts/services` started.
 
-use crate::money::{POSTGRES_SCHEMA, VERDICT, Verdict};
+use crate::money::{POSTGRES_SCHEMA, VERDICT, Verdict, credit};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -8,7 +8,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_postgres::{Client, NoTls};
 
 fn variable(name: &str) -> String {
@@ -59,14 +59,14 @@ impl Database {
 
     /// Connects anew, after the server was away.
     pub async fn reconnect(&mut self) {
-        let until = std::time::Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(30);
         self.client = loop {
             match tokio_postgres::connect(&self.url, NoTls).await {
                 Ok((client, connection)) => {
                     tokio::spawn(connection);
                     break client;
                 }
-                Err(error) => assert!(std::time::Instant::now() < until, "{error}"),
+                Err(error) => assert!(Instant::now() < until, "{error}"),
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
@@ -74,6 +74,23 @@ impl Database {
 
     pub async fn ledger_rows(&self) -> i64 {
         self.client.query_one("SELECT count(*) FROM ledger", &[]).await.unwrap().get(0)
+    }
+
+    /// Waits until so many effects are committed, with a limit.
+    pub async fn wait_for_rows(&self, rows: i64) {
+        let until = Instant::now() + Duration::from_secs(90);
+        loop {
+            let seen = self.ledger_rows().await;
+            if seen >= rows {
+                return;
+            }
+            assert!(Instant::now() < until, "{seen} of {rows} ledger rows");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub async fn dead_letters(&self) -> i64 {
+        self.client.query_one("SELECT count(*) FROM handstamp.dead_letters", &[]).await.unwrap().get(0)
     }
 
     pub async fn verdict(&self) -> Verdict {
@@ -125,6 +142,24 @@ impl Topic {
         let headers = OwnedHeaders::new().insert(Header { key: "event_id", value: Some(id) });
         let record = BaseRecord::to(&self.name).key(key).payload(body).headers(headers);
         self.producer.send(record).map_err(|(error, _)| error).unwrap();
+    }
+
+    /// Sends so many credits of 1, each to the account that is chosen for it.
+    pub fn send_credits(&self, credits: i64, account: impl Fn(i64) -> i64) {
+        for n in 0..credits {
+            let id = uuid::Uuid::now_v7().to_string();
+            self.send(&id, &n.to_string(), &credit(&id, account(n), 1));
+        }
+        self.flush();
+    }
+
+    /// What a subject is told that reads this topic into a Postgres database: the first failure of a message
+    /// is its last, unless `more` says otherwise.
+    pub fn arguments(&self, url: &str, more: &str) -> Vec<String> {
+        let Self { brokers, name, group, .. } = self;
+        let place =
+            format!("source=kafka brokers={brokers} topic={name} group={group} store=postgres db={url}");
+        format!("{place} attempts=1 {more}").split_whitespace().map(str::to_owned).collect()
     }
 
     pub fn flush(&self) {

@@ -1,7 +1,7 @@
 //! A minute without something that is needed. Its module is the first by name and so starts first: the
 //! others run beside the wait.
 
-use crate::outages::{CREDITS, SUBJECT, arguments, end_well, publish, wait_for_rows};
+use crate::outages::{CREDITS, SUBJECT, end_well, publish};
 use handstamp_e2e::child::{Subject, count};
 use handstamp_e2e::servers::{Database, Private, Topic};
 use std::time::{Duration, Instant};
@@ -22,17 +22,15 @@ async fn a_minute_without_a_broker_a_topic_or_a_store_costs_nothing_and_is_said_
     let database = Database::create().await;
     let topic = Topic::create_on(kafka.address(), 3).await;
     publish(&topic);
-    let start =
-        |topic: &Topic, url: &str, more: &[&str]| Subject::start(SUBJECT, &arguments(topic, url, more));
-    let mut subject = start(&topic, &database.url, &["batch=10", "pause-us=2000"]);
-    let mut without_topic = start(&topic, &database.url, &["topic=never_made", "consumer=topicless"]);
+    let start = |url: &str, more: &str| Subject::start(SUBJECT, &topic.arguments(url, more));
+    let mut subject = start(&database.url, "batch=10 pause-us=2000");
+    let mut without_topic = start(&database.url, "topic=never_made consumer=topicless");
     // A port that nobody listens on.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut without_store =
-        start(&topic, &format!("postgres://nobody@{closed}/nothing"), &["group=storeless"]);
+    let mut without_store = start(&format!("postgres://nobody@{closed}/nothing"), "group=storeless");
     without_topic.wait_for("has no topic never_made", Duration::from_secs(60));
     without_store.wait_for("waiting for the store", Duration::from_secs(60));
-    wait_for_rows(&database, 300).await;
+    database.wait_for_rows(300).await;
     let before = count(&subject.log(), " WARN ");
     kafka.kill();
     let back_at = Instant::now() + AWAY;
@@ -56,7 +54,7 @@ async fn a_minute_without_a_broker_a_topic_or_a_store_costs_nothing_and_is_said_
     }
     kafka.start();
     subject.wait_for("a Kafka broker answers again", Duration::from_secs(90));
-    wait_for_rows(&database, CREDITS).await;
+    database.wait_for_rows(CREDITS).await;
     let log = end_well(subject, &database).await;
     assert_eq!(count(&log, "BrokerAway: 1"), 1, "counted once: {}", log.join("\n"));
     database.drop_now().await;

@@ -2,8 +2,7 @@
 //! in crossing orders, so deadlocks occur; the end state is right all the same, without a dead letter.
 
 use handstamp_e2e::child::Subject;
-use handstamp_e2e::money;
-use handstamp_e2e::servers::{Database, Topic, brokers};
+use handstamp_e2e::servers::{Database, Topic};
 use std::time::{Duration, Instant};
 
 const CREDITS: i64 = 6_000;
@@ -12,25 +11,10 @@ const CREDITS: i64 = 6_000;
 async fn two_processes_on_hot_accounts_end_in_the_right_state() {
     let database = Database::create().await;
     let topic = Topic::create(6).await;
-    for n in 0..CREDITS {
-        let id = uuid::Uuid::now_v7().to_string();
-        // The account's order inside a partition differs from partition to partition.
-        let account = (n * 7 + n / 6 * 3) % 10;
-        topic.send(&id, &n.to_string(), &money::credit(&id, account, 1));
-    }
-    topic.flush();
-    let arguments = |n: u32| -> Vec<String> {
-        vec![
-            "source=kafka".into(),
-            format!("brokers={}", brokers()),
-            format!("topic={}", topic.name),
-            format!("group={}", topic.group),
-            "store=postgres".into(),
-            format!("db={}?application_name=subject{n}", database.url),
-            "batch=100".into(),
-            "attempts=1".into(),
-        ]
-    };
+    // The account's order inside a partition differs from partition to partition.
+    topic.send_credits(CREDITS, |n| (n * 7 + n / 6 * 3) % 10);
+    let arguments =
+        |n: u32| topic.arguments(&format!("{}?application_name=subject{n}", database.url), "batch=100");
     let program = env!("CARGO_BIN_EXE_subject");
     let subjects = [Subject::start(program, &arguments(1)), Subject::start(program, &arguments(2))];
     let until = Instant::now() + Duration::from_secs(120);
@@ -44,9 +28,7 @@ async fn two_processes_on_hot_accounts_end_in_the_right_state() {
         assert!(status.success(), "{}", log.join("\n"));
     }
     database.verdict().await.assert_once(CREDITS, 1);
-    let dead: i64 =
-        database.client.query_one("SELECT count(*) FROM handstamp.dead_letters", &[]).await.unwrap().get(0);
-    assert_eq!(dead, 0, "a deadlock is nobody's failure");
+    assert_eq!(database.dead_letters().await, 0, "a deadlock is nobody's failure");
     topic.delete().await;
     database.drop_now().await;
 }

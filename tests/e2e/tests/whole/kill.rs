@@ -3,7 +3,7 @@
 //! once; the same schedule without it doubles.
 
 use handstamp_e2e::child::{Subject, count};
-use handstamp_e2e::servers::{Database, Topic, brokers};
+use handstamp_e2e::servers::{Database, Topic};
 use std::time::{Duration, Instant};
 
 const CREDITS: i64 = 10_000;
@@ -11,20 +11,9 @@ const KILLS: i64 = 20;
 const STEP: i64 = 450;
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn arguments(topic: &Topic, database: &Database, bend: &str, idle_ms: Option<u32>) -> Vec<String> {
-    let mut pairs = vec![
-        "source=kafka".to_owned(),
-        format!("brokers={}", brokers()),
-        format!("topic={}", topic.name),
-        format!("group={}", topic.group),
-        "store=postgres".to_owned(),
-        format!("db={}?application_name=subject", database.url),
-        format!("bend-store={bend}"),
-        "batch=50".to_owned(),
-        "pause-us=500".to_owned(),
-    ];
-    pairs.extend(idle_ms.map(|ms| format!("idle-ms={ms}")));
-    pairs
+fn arguments(topic: &Topic, database: &Database, bend: &str, more: &str) -> Vec<String> {
+    let url = format!("{}?application_name=subject", database.url);
+    topic.arguments(&url, &format!("attempts=3 bend-store={bend} batch=50 pause-us=500 {more}"))
 }
 
 async fn wait_for_progress(database: &Database, rows: i64, subject: &mut Subject) {
@@ -70,14 +59,14 @@ async fn run_schedule(bend: &str) -> Outcome {
     let mut kills_in_a_transaction = 0;
     let mut duplicates_met = 0;
     for k in 1..=KILLS {
-        let mut subject = Subject::start(program, &arguments(&topic, &database, bend, None));
+        let mut subject = Subject::start(program, &arguments(&topic, &database, bend, ""));
         wait_for_progress(&database, k * STEP, &mut subject).await;
         if k % 2 == 0 && wait_for_open_transaction(&database).await {
             kills_in_a_transaction += 1;
         }
         duplicates_met += count(&subject.kill(), "skipped duplicate");
     }
-    let last = Subject::start(program, &arguments(&topic, &database, bend, Some(2_000)));
+    let last = Subject::start(program, &arguments(&topic, &database, bend, "idle-ms=2000"));
     let (status, log) = last.wait(Duration::from_secs(120));
     assert!(status.success(), "{}", log.join("\n"));
     duplicates_met += count(&log, "skipped duplicate");

@@ -2,40 +2,14 @@
 
 use handstamp_e2e::child::{Subject, count};
 use handstamp_e2e::money::credit;
-use handstamp_e2e::servers::{Database, Topic, brokers};
-use std::time::{Duration, Instant};
+use handstamp_e2e::servers::{Database, Topic};
+use std::time::Duration;
 
 const SUBJECT: &str = env!("CARGO_BIN_EXE_subject");
 const CREDITS: i64 = 1_500;
 
 fn publish(topic: &Topic) {
-    for n in 0..CREDITS {
-        let id = uuid::Uuid::now_v7().to_string();
-        topic.send(&id, &n.to_string(), &credit(&id, n % 1000, 1));
-    }
-    topic.flush();
-}
-
-fn arguments(topic: &Topic, database: &Database, more: &str) -> Vec<String> {
-    let mut all = vec![
-        "source=kafka".to_owned(),
-        format!("brokers={}", brokers()),
-        format!("topic={}", topic.name),
-        format!("group={}", topic.group),
-        "store=postgres".to_owned(),
-        format!("db={}", database.url),
-        "attempts=1".to_owned(),
-    ];
-    all.extend(more.split_whitespace().map(str::to_owned));
-    all
-}
-
-async fn wait_for_rows(database: &Database, rows: i64) {
-    let until = Instant::now() + Duration::from_secs(90);
-    while database.ledger_rows().await < rows {
-        assert!(Instant::now() < until, "no progress to {rows} ledger rows");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    topic.send_credits(CREDITS, |n| n % 1000);
 }
 
 /// Ends both by SIGTERM, well; returns their logs.
@@ -55,15 +29,10 @@ fn told(log: &[String], name: &str) -> u64 {
     rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
 }
 
-async fn assert_no_dead_letter(database: &Database) {
-    let dead = database.client.query_one("SELECT count(*) FROM handstamp.dead_letters", &[]).await.unwrap();
-    assert_eq!(dead.get::<_, i64>(0), 0);
-}
-
 /// A member reads a group that has settled everything: nothing comes again.
 fn assert_nothing_is_left(topic: &Topic, database: &Database) {
     let (status, log) =
-        Subject::start(SUBJECT, &arguments(topic, database, "idle-ms=300")).wait(Duration::from_secs(60));
+        Subject::start(SUBJECT, &topic.arguments(&database.url, "idle-ms=300")).wait(Duration::from_secs(60));
     assert!(status.success(), "{}", log.join("\n"));
     assert_eq!(told(&log, "received"), 0, "{}", log.join("\n"));
 }
@@ -77,20 +46,20 @@ async fn a_member_that_freezes_and_wakes_up_doubles_nothing() {
     publish(&topic);
     // It freezes inside a transaction. The server ends that one, and whoever waits for its claims goes on.
     let slow = "batch=20 pause-us=3000 handler-ms=1500";
-    let mut zombie = Subject::start(SUBJECT, &arguments(&topic, &database, slow));
-    wait_for_rows(&database, 100).await;
+    let mut zombie = Subject::start(SUBJECT, &topic.arguments(&database.url, slow));
+    database.wait_for_rows(100).await;
     zombie.freeze();
     let frozen_at = database.ledger_rows().await;
-    let other = Subject::start(SUBJECT, &arguments(&topic, &database, slow));
+    let other = Subject::start(SUBJECT, &topic.arguments(&database.url, slow));
     // The other one works: the broker has given the partitions away.
-    wait_for_rows(&database, frozen_at + 200).await;
+    database.wait_for_rows(frozen_at + 200).await;
     zombie.wake_up();
-    wait_for_rows(&database, CREDITS).await;
+    database.wait_for_rows(CREDITS).await;
     assert!(zombie.is_running(), "it goes on by itself");
     let [zombie, _] = end_well([zombie, other]);
     assert!(told(&zombie, "Lost") >= 1, "it was told: {}", zombie.join("\n"));
     database.verdict().await.assert_once(CREDITS, 1);
-    assert_no_dead_letter(&database).await;
+    assert_eq!(database.dead_letters().await, 0);
     assert_nothing_is_left(&topic, &database);
     topic.delete().await;
     database.drop_now().await;
@@ -104,19 +73,19 @@ async fn a_member_that_stops_polling_is_put_out_and_its_late_results_are_refused
     let topic = Topic::create(4).await;
     publish(&topic);
     let hanging = "batch=20 pause-us=3000 option.max.poll.interval.ms=1500 hang-ms=8000";
-    let mut zombie = Subject::start(SUBJECT, &arguments(&topic, &database, hanging));
-    wait_for_rows(&database, 100).await;
+    let mut zombie = Subject::start(SUBJECT, &topic.arguments(&database.url, hanging));
+    database.wait_for_rows(100).await;
     zombie.hang();
     zombie.wait_for("nothing is polled", Duration::from_secs(30));
-    let mut other = Subject::start(SUBJECT, &arguments(&topic, &database, "batch=20"));
+    let mut other = Subject::start(SUBJECT, &topic.arguments(&database.url, "batch=20"));
     // Both have worked at the same credits before the zombie knows that they are not its own any more.
     other.wait_for("skipped duplicate", Duration::from_secs(60));
     zombie.wait_for("max.poll.interval.ms passed without a poll", Duration::from_secs(60));
-    wait_for_rows(&database, CREDITS).await;
+    database.wait_for_rows(CREDITS).await;
     // The group takes it back, and it works again.
     zombie.wait_for_nth("assigned lanes=", 2, Duration::from_secs(60));
     publish(&topic);
-    wait_for_rows(&database, 2 * CREDITS).await;
+    database.wait_for_rows(2 * CREDITS).await;
     let [zombie, other] = end_well([zombie, other]);
     assert_eq!(told(&zombie, "Evicted"), 1, "{}", zombie.join("\n"));
     assert!(told(&zombie, "Lost") >= 1, "{}", zombie.join("\n"));
@@ -124,7 +93,7 @@ async fn a_member_that_stops_polling_is_put_out_and_its_late_results_are_refused
     assert!(refused >= 1, "results that came too late are counted: {}", zombie.join("\n"));
     assert!(told(&other, "applied") >= 1, "the other one took over: {}", other.join("\n"));
     database.verdict().await.assert_once(2 * CREDITS, 1);
-    assert_no_dead_letter(&database).await;
+    assert_eq!(database.dead_letters().await, 0);
     assert_nothing_is_left(&topic, &database);
     topic.delete().await;
     database.drop_now().await;
@@ -139,7 +108,7 @@ async fn a_handler_slower_than_the_poll_interval_keeps_its_partition() {
     topic.flush();
     let slow = "option.max.poll.interval.ms=1500 pause-us=4500000 idle-ms=300";
     let (status, log) =
-        Subject::start(SUBJECT, &arguments(&topic, &database, slow)).wait(Duration::from_secs(90));
+        Subject::start(SUBJECT, &topic.arguments(&database.url, slow)).wait(Duration::from_secs(90));
     assert!(status.success(), "{}", log.join("\n"));
     assert_eq!([told(&log, "received"), told(&log, "applied")], [1, 1], "{}", log.join("\n"));
     assert_eq!(count(&log, "notices={}"), 1, "nothing happened to the source: {}", log.join("\n"));
@@ -162,14 +131,14 @@ async fn reading_everything_again_changes_nothing() {
             "another group" => topic.group.push_str("_again"),
             _ => {}
         }
-        let subject = Subject::start(SUBJECT, &arguments(&topic, &database, "idle-ms=500"));
+        let subject = Subject::start(SUBJECT, &topic.arguments(&database.url, "idle-ms=500"));
         let (status, log) = subject.wait(Duration::from_secs(90));
         assert!(status.success(), "{run}: {}", log.join("\n"));
         let seen = ["received", "applied", "duplicate"].map(|count| told(&log, count));
         assert_eq!(seen, [all, applied, all - applied], "{run}: {}", log.join("\n"));
     }
     database.verdict().await.assert_once(CREDITS, 1);
-    assert_no_dead_letter(&database).await;
+    assert_eq!(database.dead_letters().await, 0);
     topic.delete().await;
     database.drop_now().await;
 }
@@ -180,7 +149,7 @@ async fn the_new_group_protocol_passes_through_with_a_warning() {
     let topic = Topic::create(3).await;
     publish(&topic);
     let new = "option.group.protocol=consumer idle-ms=2000";
-    let subject = Subject::start(SUBJECT, &arguments(&topic, &database, new));
+    let subject = Subject::start(SUBJECT, &topic.arguments(&database.url, new));
     let (status, log) = subject.wait(Duration::from_secs(90));
     assert!(status.success(), "{}", log.join("\n"));
     assert!(count(&log, "group.protocol") >= 1, "{}", log.join("\n"));

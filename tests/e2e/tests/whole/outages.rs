@@ -2,7 +2,6 @@
 //! dead-lettered, and nobody has to do anything.
 
 use handstamp_e2e::child::{Subject, count};
-use handstamp_e2e::money::credit;
 use handstamp_e2e::servers::{Database, Private, Topic};
 use std::time::{Duration, Instant};
 
@@ -10,37 +9,7 @@ pub(crate) const SUBJECT: &str = env!("CARGO_BIN_EXE_subject");
 pub(crate) const CREDITS: i64 = 2_000;
 
 pub(crate) fn publish(topic: &Topic) {
-    for n in 0..CREDITS {
-        let id = uuid::Uuid::now_v7().to_string();
-        topic.send(&id, &n.to_string(), &credit(&id, n % 1000, 1));
-    }
-    topic.flush();
-}
-
-pub(crate) fn arguments(topic: &Topic, url: &str, more: &[&str]) -> Vec<String> {
-    let mut all = vec![
-        "source=kafka".to_owned(),
-        format!("brokers={}", topic.brokers),
-        format!("topic={}", topic.name),
-        format!("group={}", topic.group),
-        "store=postgres".to_owned(),
-        format!("db={url}"),
-        "attempts=1".to_owned(),
-    ];
-    all.extend(more.iter().map(|&text| text.to_owned()));
-    all
-}
-
-pub(crate) async fn wait_for_rows(database: &Database, rows: i64) {
-    let until = Instant::now() + Duration::from_secs(90);
-    loop {
-        let seen = database.ledger_rows().await;
-        if seen >= rows {
-            return;
-        }
-        assert!(Instant::now() < until, "{seen} of {rows} ledger rows");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    topic.send_credits(CREDITS, |n| n % 1000);
 }
 
 /// Ends the subject by SIGTERM and checks that no message was charged or given up.
@@ -49,8 +18,7 @@ pub(crate) async fn end_well(subject: Subject, database: &Database) -> Vec<Strin
     let (status, log) = subject.wait(Duration::from_secs(60));
     assert!(status.success(), "{}", log.join("\n"));
     database.verdict().await.assert_once(CREDITS, 1);
-    let dead = database.client.query_one("SELECT count(*) FROM handstamp.dead_letters", &[]).await.unwrap();
-    assert_eq!(dead.get::<_, i64>(0), 0, "an outage is nobody's failure");
+    assert_eq!(database.dead_letters().await, 0, "an outage is nobody's failure");
     assert_eq!(count(&log, "attempts_failed: 0,"), 1, "an outage charges nobody: {}", log.join("\n"));
     log
 }
@@ -63,13 +31,12 @@ async fn a_store_that_is_killed_and_restarted_costs_nothing() {
     publish(&topic);
     // Down at the start: it waits and says so.
     postgres.stop();
-    let mut subject =
-        Subject::start(SUBJECT, &arguments(&topic, &database.url, &["batch=20", "pause-us=500"]));
+    let mut subject = Subject::start(SUBJECT, &topic.arguments(&database.url, "batch=20 pause-us=500"));
     subject.wait_for("waiting for the store", Duration::from_secs(60));
     postgres.start();
     database.reconnect().await;
     for outage in 1..=3 {
-        wait_for_rows(&database, outage * 400).await;
+        database.wait_for_rows(outage * 400).await;
         if outage % 2 == 0 {
             postgres.stop()
         } else {
@@ -80,7 +47,7 @@ async fn a_store_that_is_killed_and_restarted_costs_nothing() {
         postgres.start();
         database.reconnect().await;
     }
-    wait_for_rows(&database, CREDITS).await;
+    database.wait_for_rows(CREDITS).await;
     let log = end_well(subject, &database).await;
     assert!(count(&log, "the store is back") >= 3, "{}", log.join("\n"));
     topic.delete().await;
@@ -92,7 +59,7 @@ async fn connections_cut_in_the_middle_cost_nothing() {
     let topic = Topic::create(3).await;
     publish(&topic);
     let url = format!("{}?application_name=cut_me", database.url);
-    let subject = Subject::start(SUBJECT, &arguments(&topic, &url, &["batch=20", "pause-us=200"]));
+    let subject = Subject::start(SUBJECT, &topic.arguments(&url, "batch=20 pause-us=200"));
     let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                WHERE datname = current_database() AND application_name = 'cut_me' AND xact_start IS NOT NULL";
     let mut cuts = 0;
@@ -125,14 +92,14 @@ async fn a_table_dropped_or_changed_and_a_right_taken_in_mid_run_are_nobodys_fai
         .unwrap();
     let url = database.url.replacen("postgres@", "runner@", 1);
     assert_ne!(url, database.url);
-    let mut subject = Subject::start(SUBJECT, &arguments(&topic, &url, &["batch=20", "pause-us=500"]));
+    let mut subject = Subject::start(SUBJECT, &topic.arguments(&url, "batch=20 pause-us=500"));
     let changes = [
         ("ALTER TABLE ledger RENAME TO ledger_away", "ALTER TABLE ledger_away RENAME TO ledger"),
         ("REVOKE INSERT ON ledger FROM runner", "GRANT INSERT ON ledger TO runner"),
         ("ALTER TABLE accounts RENAME balance TO b", "ALTER TABLE accounts RENAME b TO balance"),
     ];
     for (at, (break_it, mend_it)) in (1..).zip(changes) {
-        wait_for_rows(&database, at * 300).await;
+        database.wait_for_rows(at * 300).await;
         database.client.batch_execute(break_it).await.unwrap();
         subject.wait_for_nth(
             "the store cannot go on; waiting",
@@ -142,7 +109,7 @@ async fn a_table_dropped_or_changed_and_a_right_taken_in_mid_run_are_nobodys_fai
         database.client.batch_execute(mend_it).await.unwrap();
     }
     database.client.batch_execute("ALTER TABLE ledger ADD COLUMN note text").await.unwrap();
-    wait_for_rows(&database, CREDITS).await;
+    database.wait_for_rows(CREDITS).await;
     end_well(subject, &database).await;
     topic.delete().await;
     database.drop_now().await;
