@@ -109,7 +109,7 @@ impl ConsumerContext for Quiet {}
 /// What the library says again at each attempt to connect; we say once that the broker is away.
 const REPEATED: [&str; 2] = ["FAIL", "ERROR"];
 
-pub(super) fn log_line(level: RDKafkaLogLevel, facility: &str, line: &str) {
+fn log_line(level: RDKafkaLogLevel, facility: &str, line: &str) {
     match level {
         RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning if REPEATED.contains(&facility) => {
             tracing::info!(target: "handstamp", facility, "kafka client: {line}");

@@ -15,6 +15,7 @@
 //! | `sink`, `admin` | publishing; questions for `check` |
 //! | `mock` | a broker inside this process, for the crash lab (feature `kafka-mock`) |
 //! | `context`, `wake`, `ffi` | callbacks, waking, everything that needs `unsafe` |
+//! | `hooks` | for tests: what cannot be provoked or seen from outside |
 
 pub mod admin;
 mod assignment;

@@ -5,18 +5,16 @@
 //! record published again by a new producer.
 
 use super::config::{KafkaOptions, refused};
-use super::context::log_line;
+use super::context::Quiet;
 use super::ffi;
 use super::settings::{Severity, is_secret};
 use super::start::code_text;
 use bytes::Bytes;
 use handstamp_core::{Record, Sink, SinkError, SourceError, SourceErrorKind};
-use rdkafka::client::ClientContext;
-use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
-use rdkafka::{ClientConfig, Statistics};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +25,7 @@ const IN_FLIGHT_KIB: u32 = 16 * 1024;
 
 /// Publishes records to the topics named by their origin.
 pub struct KafkaSink {
-    producer: ThreadedProducer<Answers>,
+    producer: ThreadedProducer<Quiet>,
     brokers: String,
     room: Arc<Semaphore>,
 }
@@ -47,7 +45,7 @@ impl KafkaSink {
         set_unless_given(&mut config, options, "linger.ms", "5");
         config.set("queue.buffering.max.kbytes", (IN_FLIGHT_KIB * 4).to_string());
         config.set("queue.buffering.max.messages", "1000000");
-        let producer = config.create_with_context(Answers).map_err(|error| refused(&base, &error))?;
+        let producer = config.create_with_context(Quiet).map_err(|error| refused(&base, &error))?;
         let room = Arc::new(Semaphore::new(usize::try_from(IN_FLIGHT_KIB).unwrap_or(usize::MAX)));
         Ok(Self { producer, brokers: brokers.to_owned(), room })
     }
@@ -175,30 +173,13 @@ fn is_transient(code: RDKafkaErrorCode) -> bool {
 }
 
 /// Waits for one record's answer, and keeps its room until then.
-struct Waiting {
+pub(super) struct Waiting {
     answer: oneshot::Sender<Result<(), KafkaError>>,
     _room: Option<OwnedSemaphorePermit>,
 }
 
 /// Passes the broker's answers on.
-#[derive(Debug, Clone, Copy)]
-struct Answers;
-
-impl ClientContext for Answers {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        log_line(level, facility, line);
-    }
-
-    fn stats(&self, _: Statistics) {}
-
-    fn stats_raw(&self, _: &[u8]) {}
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(target: "handstamp", %error, reason, "kafka client");
-    }
-}
-
-impl ProducerContext for Answers {
+impl ProducerContext for Quiet {
     type DeliveryOpaque = Box<Waiting>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, waiting: Box<Waiting>) {
