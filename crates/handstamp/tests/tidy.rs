@@ -130,6 +130,41 @@ fn stores_and_sources_mirror_their_names() {
     }
 }
 
+/// The names in the first cells of a file's table of its folder, if it has one.
+fn named_in_the_table(text: &str) -> Option<BTreeSet<String>> {
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("//! |"));
+    if !["//! | file | owns |", "//! | module | owns |"].contains(&lines.next()?) {
+        return None;
+    }
+    let rows = lines.map_while(|line| line.strip_prefix("//! | ").or(line.strip_prefix("//! |---")));
+    let first_cells = rows.map(|row| row.split(" |").next().unwrap_or_default().to_owned());
+    let quoted = |cell: String| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    Some(first_cells.flat_map(quoted).collect())
+}
+
+#[test]
+fn a_folders_table_names_every_file_of_it_and_no_other() {
+    let mut faults = vec![];
+    let mut tables = 0;
+    for path in files("rs") {
+        let Some(named) = named_in_the_table(&read(&path)) else { continue };
+        tables += 1;
+        let apart = ["bin", "mod", "lib", "main"];
+        let entries = fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+        let there: BTreeSet<String> = entries
+            .filter(|entry| entry.is_dir() || entry.extension().is_some_and(|extension| extension == "rs"))
+            .map(|entry| entry.file_stem().unwrap().to_string_lossy().into_owned())
+            .filter(|name| !apart.contains(&name.as_str()) && !name.ends_with("tests"))
+            .collect();
+        for name in named.symmetric_difference(&there) {
+            let what = if named.contains(name) { "is not there" } else { "is not in the table" };
+            faults.push(format!("{}: `{name}` {what}", path.display()));
+        }
+    }
+    assert!(tables >= 10, "only {tables} tables found: the search is broken");
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
 #[test]
 fn every_lesson_names_tests_that_exist_and_what_breaks_them() {
     let text = read(&root().join("docs/lessons.toml"));

@@ -3,6 +3,7 @@
 use super::Res;
 use crate::ledger::Database;
 use crate::workload::Credit;
+use rusqlite::{CachedStatement, Connection};
 use std::time::Duration;
 
 /// A parameter: `$1`, `$2` … in the order they are first named.
@@ -36,7 +37,7 @@ pub(super) struct Db(Kind);
 enum Kind {
     #[cfg(feature = "postgres")]
     Postgres(Box<postgres::Session>),
-    Sqlite(rusqlite::Connection),
+    Sqlite(Connection),
 }
 
 impl Db {
@@ -48,7 +49,7 @@ impl Db {
                 Ok(Self(Kind::Postgres(Box::new(postgres::Session::open(url, schema)?))))
             }
             Database::Sqlite { path } => {
-                let connection = rusqlite::Connection::open(path)?;
+                let connection = Connection::open(path)?;
                 connection.busy_timeout(Duration::from_secs(10))?;
                 connection.execute_batch("PRAGMA synchronous = FULL")?;
                 Ok(Self(Kind::Sqlite(connection)))
@@ -61,16 +62,7 @@ impl Db {
         match &mut self.0 {
             #[cfg(feature = "postgres")]
             Kind::Postgres(session) => session.execute(sql, values),
-            Kind::Sqlite(connection) => {
-                let mut statement = connection.prepare_cached(sql)?;
-                for (at, value) in values.iter().enumerate() {
-                    match value {
-                        Value::Text(text) => statement.raw_bind_parameter(at + 1, text)?,
-                        Value::Number(number) => statement.raw_bind_parameter(at + 1, number)?,
-                    }
-                }
-                Ok(u64::try_from(statement.raw_execute()?)?)
-            }
+            Kind::Sqlite(connection) => Ok(u64::try_from(bound(connection, sql, values)?.raw_execute()?)?),
         }
     }
 
@@ -80,16 +72,7 @@ impl Db {
             #[cfg(feature = "postgres")]
             // The server counts the rows of a SELECT as touched.
             Kind::Postgres(session) => Ok(session.execute(sql, values)? > 0),
-            Kind::Sqlite(connection) => {
-                let mut statement = connection.prepare_cached(sql)?;
-                for (at, value) in values.iter().enumerate() {
-                    match value {
-                        Value::Text(text) => statement.raw_bind_parameter(at + 1, text)?,
-                        Value::Number(number) => statement.raw_bind_parameter(at + 1, number)?,
-                    }
-                }
-                Ok(statement.raw_query().next()?.is_some())
-            }
+            Kind::Sqlite(connection) => Ok(bound(connection, sql, values)?.raw_query().next()?.is_some()),
         }
     }
 
@@ -110,6 +93,18 @@ impl Db {
             Kind::Sqlite(connection) => Ok(connection.execute_batch(sql)?),
         }
     }
+}
+
+/// A statement with its values.
+fn bound<'a>(connection: &'a Connection, sql: &str, values: &[Value]) -> Res<CachedStatement<'a>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    for (at, value) in values.iter().enumerate() {
+        match value {
+            Value::Text(text) => statement.raw_bind_parameter(at + 1, text)?,
+            Value::Number(number) => statement.raw_bind_parameter(at + 1, number)?,
+        }
+    }
+    Ok(statement)
 }
 
 /// The effect: an increment, so that running it twice credits twice.

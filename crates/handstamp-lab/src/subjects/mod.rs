@@ -13,6 +13,8 @@
 //! | `handstamp` | this project's runtime | nothing |
 //! | `program` | `handstamp run pipeline.toml` | nothing |
 //!
+//! `client` and `db` are what the hand-written ones share; `stall` is where one stops in the middle.
+//!
 //! A subject is this same program again, under a hidden command. Its [`Setup`] comes as one line on its
 //! standard input, whose end tells it that the lab is gone; what it says of itself goes line by line to its
 //! standard output and is evidence only.
