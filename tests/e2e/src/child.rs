@@ -33,6 +33,10 @@ impl Subject {
         Self { child, log, reader: Some(reader) }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL; returns the log.
     pub fn kill(mut self) -> Vec<String> {
         self.child.kill().unwrap();

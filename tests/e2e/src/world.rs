@@ -3,7 +3,7 @@
 use crate::child::Subject;
 use crate::money::{SQLITE_SCHEMA, VERDICT, Verdict};
 use crate::servers::Database;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -18,23 +18,31 @@ pub enum Kind {
 /// A folder and a database of a test's own.
 pub struct World {
     folder: TempDir,
+    /// SQLite's file.
+    database: PathBuf,
     postgres: Option<Database>,
     program: &'static str,
 }
 
 impl World {
     pub async fn create(kind: Kind, program: &'static str) -> Self {
+        Self::create_in(kind, program, None).await
+    }
+
+    /// The same with SQLite's file in another folder, as on a disk of its own.
+    pub async fn create_in(kind: Kind, program: &'static str, databases: Option<&Path>) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let database = databases.unwrap_or(folder.path()).join("store.db");
         let postgres = match kind {
             Kind::Postgres => Some(Database::create().await),
             Kind::Sqlite => {
-                let connection = rusqlite::Connection::open(folder.path().join("store.db")).unwrap();
+                let connection = rusqlite::Connection::open(&database).unwrap();
                 handstamp::sqlite::migrate(&connection).unwrap();
                 connection.execute_batch(SQLITE_SCHEMA).unwrap();
                 None
             }
         };
-        Self { folder, postgres, program }
+        Self { folder, database, postgres, program }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -42,7 +50,7 @@ impl World {
     }
 
     fn sqlite(&self) -> rusqlite::Connection {
-        rusqlite::Connection::open(self.path("store.db")).unwrap()
+        rusqlite::Connection::open(&self.database).unwrap()
     }
 
     /// Writes a file of credits: ids with the account and amount of every test, or a line as it is.
@@ -50,12 +58,13 @@ impl World {
         std::fs::write(self.path(name), lines.join("\n") + "\n").unwrap();
     }
 
-    fn arguments(&self, more: &str) -> Vec<String> {
+    /// What the subject is told.
+    pub fn arguments(&self, more: &str) -> Vec<String> {
         let mut all = vec![format!("path={}", self.path("in.jsonl").display())];
         all.push(format!("state={}", self.folder.path().display()));
         match &self.postgres {
             Some(database) => all.extend(["store=postgres".into(), format!("db={}", database.url)]),
-            None => all.push(format!("db={}", self.path("store.db").display())),
+            None => all.push(format!("db={}", self.database.display())),
         }
         all.extend(more.split_whitespace().map(str::to_owned));
         all

@@ -10,7 +10,7 @@
 //!
 //! A result counts only for the epoch its delivery was made in.
 
-use super::ffi::Queue;
+use super::ffi::{Code, Queue};
 use handstamp_core::offsets::{LowWaterMark, Received};
 use handstamp_core::source::NamedLane;
 use handstamp_core::{Lane, Record, RecordFault};
@@ -59,6 +59,8 @@ pub(super) struct Owned {
     pub(super) end: Option<i64>,
     /// Said that the end was reached, and nothing handed over since.
     pub(super) told_end: bool,
+    /// The last error of the partition's queue, since it gave something.
+    pub(super) trouble: Option<Code>,
     /// Out of the group: a revoke follows. Should none come, commits are tried again after this.
     pub(super) fenced_until: Option<Instant>,
 }
@@ -80,6 +82,7 @@ impl Owned {
             next: None,
             end: None,
             told_end: false,
+            trouble: None,
             fenced_until: None,
         }
     }

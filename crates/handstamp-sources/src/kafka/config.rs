@@ -182,13 +182,19 @@ impl KafkaOptions {
         Some(SourceError::new(SourceErrorKind::Config, problem.to_string()))
     }
 
+    /// The text without the value of any secret option.
+    pub(super) fn without_secrets(&self, text: &str) -> String {
+        settings::without_secrets(text, &self.options)
+    }
+
     /// Settings of any client: brokers and what passes through.
     pub(super) fn plain_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set_log_level(RDKafkaLogLevel::Info);
         config.set("client.id", "handstamp");
-        // A machine without a route is told sooner, and nobody needs the first second to be lost.
-        config.set("reconnect.backoff.max.ms", "2000");
+        for (key, value) in Reconnects::new(&self.options).settings() {
+            config.set(key, value);
+        }
         for (key, value) in self.options.iter().filter(|(key, _)| !settings::is_consumer_only(key)) {
             config.set(key, value);
         }
@@ -234,6 +240,42 @@ impl fmt::Debug for KafkaOptions {
             .field("revoke_timeout", &self.revoke_timeout)
             .field("fail_fast", &self.fail_fast)
             .finish()
+    }
+}
+
+/// How long the library waits between two attempts to connect.
+///
+/// Half of the first wait is also how often it looks for any broker that answers while none does, and such a
+/// look does not heed the backoff: with its own 100 ms a client knocks twenty times a second at a
+/// broker that is away, for as long as that lasts. The longest wait is how much later than the broker we may
+/// be back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Reconnects {
+    first_ms: u32,
+    longest_ms: u32,
+}
+
+impl Reconnects {
+    const FIRST_MS: u32 = 1000;
+    const LONGEST_MS: u32 = 2000;
+
+    /// The defaults, bent to what the user says of one of the two: the library takes no first wait that is
+    /// longer than the longest.
+    fn new(options: &BTreeMap<String, String>) -> Self {
+        let said = |key: &str| options.get(key).and_then(|value| value.trim().parse::<u32>().ok());
+        let first_ms = said("reconnect.backoff.ms");
+        let longest_ms = said("reconnect.backoff.max.ms");
+        Self {
+            first_ms: first_ms.unwrap_or(Self::FIRST_MS.min(longest_ms.unwrap_or(Self::FIRST_MS))),
+            longest_ms: longest_ms.unwrap_or(Self::LONGEST_MS.max(first_ms.unwrap_or(0))),
+        }
+    }
+
+    fn settings(self) -> [(&'static str, String); 2] {
+        [
+            ("reconnect.backoff.ms", self.first_ms.to_string()),
+            ("reconnect.backoff.max.ms", self.longest_ms.to_string()),
+        ]
     }
 }
 
@@ -285,7 +327,7 @@ pub(super) fn refused(options: &KafkaOptions, error: &KafkaError) -> SourceError
             format!("Kafka option {key}: the client library refuses its value")
         }
         KafkaError::ClientCreation(text) => {
-            format!("the Kafka client cannot be made: {}", settings::without_secrets(text, &options.options))
+            format!("the Kafka client cannot be made: {}", options.without_secrets(text))
         }
         other => format!("the Kafka client cannot be made: {}", code_text(other)),
     };
@@ -331,6 +373,36 @@ mod tests {
                 assert!(made.is_ok(), "{queue} {lanes}: {:?}", made.err());
             }
         }
+    }
+
+    #[test]
+    fn what_is_said_of_reconnecting_passes_through_and_one_alone_takes_the_other_along() {
+        for (first, longest, expected) in [
+            (None, None, ("1000", "2000")),
+            (Some("50"), None, ("50", "2000")),
+            (Some("5000"), None, ("5000", "5000")),
+            (None, Some("300"), ("300", "300")),
+            (None, Some("9000"), ("1000", "9000")),
+            (Some("10"), Some("20"), ("10", "20")),
+        ] {
+            let mut with = options();
+            for (key, value) in [("reconnect.backoff.ms", first), ("reconnect.backoff.max.ms", longest)] {
+                if let Some(value) = value {
+                    with = with.option(key, value);
+                }
+            }
+            assert_eq!(with.validate(), vec![]);
+            for config in [with.plain_config(), with.consumer_config(&limits(1 << 20), 1)] {
+                let set = (config.get("reconnect.backoff.ms"), config.get("reconnect.backoff.max.ms"));
+                assert_eq!(set, (Some(expected.0), Some(expected.1)), "{first:?} {longest:?}");
+                let made: Result<rdkafka::consumer::BaseConsumer, _> = config.create();
+                assert!(made.is_ok(), "{first:?} {longest:?}: {:?}", made.err());
+            }
+        }
+        let both = options().option("reconnect.backoff.ms", "900").option("reconnect.backoff.max.ms", "800");
+        let made: Result<rdkafka::consumer::BaseConsumer, _> = both.plain_config().create();
+        let error = refused(&both, &made.err().expect("the library has the last word"));
+        assert!(error.to_string().contains("reconnect.backoff.max.ms"), "{error}");
     }
 
     #[test]

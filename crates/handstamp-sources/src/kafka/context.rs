@@ -27,6 +27,8 @@ pub(super) enum Rebalance {
 #[derive(Debug, Default)]
 pub(super) struct Context {
     waiting: Mutex<VecDeque<Rebalance>>,
+    /// What the library says of the error that the running poll returns.
+    reason: Mutex<Option<String>>,
     letting_go: AtomicBool,
 }
 
@@ -34,6 +36,11 @@ impl Context {
     /// The next rebalance to answer.
     pub(super) fn next_rebalance(&self) -> Option<Rebalance> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// The library's words for the error that the last poll returned; the wrapper's error has its code only.
+    pub(super) fn take_reason(&self) -> Option<String> {
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner).take().filter(|reason| !reason.is_empty())
     }
 
     /// From now on rebalances are answered at once and nobody is asked: the client is being dropped.
@@ -66,6 +73,7 @@ impl ClientContext for Context {
         // The code decides elsewhere; this is the line for a person.
         if error.rdkafka_error_code() != Some(RDKafkaErrorCode::PartitionEOF) {
             tracing::debug!(target: "handstamp", %error, reason, "kafka client");
+            *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
         }
     }
 }

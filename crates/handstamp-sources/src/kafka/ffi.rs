@@ -214,10 +214,16 @@ impl Raw<'_> {
         unsafe { bytes(self.message().key, self.message().key_len) }
     }
 
-    /// The value; `None` is null. Only for messages.
+    /// The value; `None` is null. For an error: the words for it.
     pub(super) fn value(&self) -> Option<&[u8]> {
         // SAFETY: as for the key.
         unsafe { bytes(self.message().payload, self.message().len) }
+    }
+
+    /// What the library says of an error.
+    pub(super) fn words(&self) -> String {
+        let words = self.value().map(String::from_utf8_lossy).unwrap_or_default();
+        if words.trim().is_empty() { self.code().text() } else { words.trim().to_owned() }
     }
 
     /// Milliseconds since the epoch, when the record has a time.
@@ -394,13 +400,14 @@ pub(super) fn set_mock_rebalance_delay<C: rdkafka::ClientContext>(
 
 /// Ends a client for good: its threads are gone when this returns.
 ///
-/// The library does not close the group of a client with a fatal error, and only for members of some kinds
-/// (static ones, the new group protocol) does its own destroy know that. For any other member it would wait
-/// on a busy core for a group that never ends, so a client with a fatal error is destroyed with the flag
-/// that says so. The wrapper offers no such call: its own few hundred bytes are left behind.
+/// The wrapper's own way closes the group first, however long that takes. After a fatal error the library does
+/// not close it at all but for members of some kinds (static ones, the new group protocol), and would wait
+/// on a busy core for a group that never ends; and a commit that waits for a coordinator that is gone holds
+/// the close up for minutes. So a client that is not closed is destroyed with the flag that says so. The
+/// wrapper offers no such call: its own few hundred bytes are left behind.
 pub(super) fn destroy(client: Client) {
     let Some(client) = Arc::into_inner(client) else { return };
-    if client.client().fatal_error().is_none() {
+    if client.closed() && client.client().fatal_error().is_none() {
         return;
     }
     let client = ManuallyDrop::new(client);

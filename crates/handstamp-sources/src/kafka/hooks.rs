@@ -14,6 +14,11 @@ pub struct Hooks {
     pub queued: AtomicU64,
     /// Polls of the main queue.
     pub polls: AtomicU64,
+    /// Questions for topics before the group is joined, and seconds in the group: at least a second of ours
+    /// each, however slow the machine.
+    pub ticks: AtomicU64,
+    /// Polls while leaving the group, of at most 10 ms each.
+    pub leaving: AtomicU64,
     /// How often a new client was built.
     pub rebuilt: AtomicU32,
     /// Clients that are not wholly gone: their threads still run.

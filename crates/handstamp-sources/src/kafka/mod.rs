@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `config`, `settings` | what users may say, what is refused and why |
 //! | `source`, `thread`, `session` | the thread, its loop, its bounded end |
+//! | `trouble` | what an error means, and that it is said once |
 //! | `start` | waiting for brokers and topics |
 //! | `assignment`, `rebalance` | lanes, epochs, partitions that come and go |
 //! | `deliver`, `records`, `outbox` | from a partition's queue to the engine |
@@ -38,6 +39,7 @@ mod sink;
 mod source;
 mod start;
 mod thread;
+mod trouble;
 mod wake;
 
 pub use config::{KafkaOptions, Problem};

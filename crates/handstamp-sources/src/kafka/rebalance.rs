@@ -114,13 +114,15 @@ impl Session {
             return;
         }
         let lanes: Vec<Lane> = ids.iter().map(|id| self.worker.lanes.lane(*id)).collect();
+        let names: Vec<_> = ids.iter().map(|id| self.worker.lanes.named(*id).name).collect();
+        let names = names.join(" ");
         if self.is_lost() {
             self.worker.notice(Notice::Lost);
-            tracing::warn!(target: "handstamp", lanes = lanes.len(), "lost without notice; settling nothing of them");
+            tracing::warn!(target: "handstamp", lanes = names, "lost without notice; settling nothing of them");
             self.worker.say(Control::Lost(lanes));
         } else {
             self.worker.notice(Notice::Revoked);
-            tracing::info!(target: "handstamp", lanes = lanes.len(), "being taken away");
+            tracing::info!(target: "handstamp", lanes = names, "being taken away");
             let limit = Instant::now() + self.worker.options.revoke_timeout();
             CrashPoint::RevokeBeforeDrain.reached();
             self.drain(lanes, limit);

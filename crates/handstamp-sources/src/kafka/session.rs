@@ -6,14 +6,14 @@ use super::ffi::{self, Client, Queue};
 use super::hooks::Alive;
 use super::records::Copier;
 use super::settle::LOOK_EVERY;
-use super::start::{Plan, code_text};
-use super::thread::{End, POLL_EVERY, SAY_EVERY, Worker};
+use super::start::Plan;
+use super::thread::{End, POLL_EVERY, Worker};
+use super::trouble::Told;
 use super::wake::Signal;
 use handstamp_core::telemetry::FIRST_POLL;
-use handstamp_core::{Control, Notice, SourceError, SourceErrorKind};
+use handstamp_core::{Control, SourceError, SourceErrorKind};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use std::collections::HashMap;
+use rdkafka::error::RDKafkaErrorCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -25,6 +25,8 @@ const EVERY_SECOND: Duration = Duration::from_secs(1);
 /// How long a member is without partitions before it says so, and how often it says it again.
 const SAY_WAITING_AFTER: Duration = Duration::from_secs(5);
 const SAY_WAITING_EVERY: Duration = Duration::from_secs(60);
+/// How long a client tries to leave when no broker listens.
+const LEAVE_UNHEARD_WITHIN: Duration = Duration::from_secs(1);
 /// How long a client may take to leave when nobody said.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -50,32 +52,6 @@ pub(super) struct Session {
     without_lanes: Option<(Instant, Instant)>,
     /// Said that it polls.
     polled: bool,
-}
-
-/// Troubles already said, so that each is said once.
-#[derive(Debug, Default)]
-pub(super) struct Told {
-    /// The broker is away.
-    pub(super) away: bool,
-    /// How often it was.
-    pub(super) outages: u32,
-    /// Put out of the group since the last assignment. The library does not call an assignment lost when
-    /// a rebalance was already waiting for us.
-    pub(super) evicted: bool,
-    /// When each code was last said.
-    said: HashMap<i32, Instant>,
-}
-
-impl Told {
-    /// Whether this may be said (again) now.
-    pub(super) fn may_say(&mut self, code: i32) -> bool {
-        let now = Instant::now();
-        let again = self.said.get(&code).is_none_or(|at| now.duration_since(*at) >= SAY_EVERY);
-        if again {
-            self.said.insert(code, now);
-        }
-        again
-    }
 }
 
 impl Session {
@@ -139,11 +115,8 @@ impl Session {
     /// Serves until there is a reason to end, then leaves the group.
     pub(super) fn run(mut self) -> (Worker, End) {
         let end = self.serve();
-        if !self.worker.engine_gone {
-            let limit = self.leave_limit().min(self.worker.options.revoke_timeout());
-            self.flush_commits(Instant::now() + limit);
-        }
-        let limit = self.leave_limit();
+        let heard = self.worker.engine_gone || self.commit_at_the_end();
+        let limit = if heard { self.leave_limit() } else { self.leave_limit().min(LEAVE_UNHEARD_WITHIN) };
         (self.leave(limit), end)
     }
 
@@ -152,6 +125,23 @@ impl Session {
             Some(deadline) => deadline.saturating_duration_since(Instant::now()) * 4 / 5,
             None => LEAVE_WITHIN,
         }
+    }
+
+    /// Commits what is settled and says what could not be. Returns whether a broker seems to listen: one
+    /// that takes no commit does not hear that we leave either, and waiting for it gains nothing.
+    fn commit_at_the_end(&mut self) -> bool {
+        let mut limit = self.leave_limit().min(self.worker.options.revoke_timeout());
+        if self.told.away {
+            limit = limit.min(self.worker.options.commit_timeout());
+        }
+        self.flush_commits(Instant::now() + limit);
+        let left = self.not_committed();
+        if left.is_empty() {
+            return !self.told.away;
+        }
+        tracing::warn!(target: "handstamp", positions = %left,
+            "offsets not committed before the end: what is settled below them comes again and meets the inbox rows");
+        false
     }
 
     fn serve(&mut self) -> End {
@@ -190,9 +180,10 @@ impl Session {
     /// that is what `max.poll.interval.ms` asks for.
     pub(super) fn poll_main(&mut self) {
         self.test_hooks();
+        let client = Client::clone(&self.client);
         for _ in 0..EVENTS_MAX {
             self.worker.hooks.polls.fetch_add(1, Ordering::Relaxed);
-            let polled = self.client.poll(Duration::ZERO);
+            let polled = client.poll(Duration::ZERO);
             if !std::mem::replace(&mut self.polled, true) {
                 tracing::info!(target: "handstamp", "{FIRST_POLL}");
             }
@@ -200,7 +191,7 @@ impl Session {
                 None if self.main.len() == 0 => return,
                 None => {}
                 Some(Err(error)) => {
-                    if let Some(end) = trouble(&self.worker, &mut self.told, &error) {
+                    if let Some(end) = self.trouble(&error) {
                         self.end = Some(end);
                         return;
                     }
@@ -245,6 +236,7 @@ impl Session {
             return;
         }
         self.next_second = now + EVERY_SECOND;
+        self.worker.hooks.ticks.fetch_add(1, Ordering::Relaxed);
         self.say_without_lanes(now);
         let (mut lag, mut queued) = (vec![], 0);
         for id in self.worker.lanes.ours() {
@@ -276,14 +268,19 @@ impl Session {
 
     /// Leaves the group and drops the client, both within the limit.
     fn leave(mut self, within: Duration) -> Worker {
-        let deadline = Instant::now() + within;
+        let mut deadline = Instant::now() + within;
         self.forget_all();
         let Self { mut worker, client, alive, main, answers, .. } = self;
         if let Err(error) = client.close_queue() {
             tracing::debug!(target: "handstamp", %error, "kafka client: close");
         } else {
             while !client.closed() && Instant::now() < deadline {
-                let _ = client.poll(Duration::from_millis(10));
+                worker.hooks.leaving.fetch_add(1, Ordering::Relaxed);
+                if let Some(Err(error)) = client.poll(Duration::from_millis(10))
+                    && error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown)
+                {
+                    deadline = deadline.min(Instant::now() + LEAVE_UNHEARD_WITHIN);
+                }
                 while let Some(rebalance) = client.context().next_rebalance() {
                     if let Err(error) = super::context::answer(&client, &rebalance) {
                         tracing::debug!(target: "handstamp", %error, "kafka client: assignment at the end");
@@ -323,84 +320,5 @@ fn end_within(within: Duration, end: impl FnOnce() + Send + 'static) {
     });
     if ending.is_ok() {
         let _ = wait.recv_timeout(within);
-    }
-}
-
-/// What an error means: nearly always "go on polling".
-fn trouble(worker: &Worker, told: &mut Told, error: &KafkaError) -> Option<End> {
-    use RDKafkaErrorCode as Code;
-    let fail_fast = worker.options.fail_fast;
-    let code = match error {
-        KafkaError::MessageConsumptionFatal(code) => {
-            tracing::error!(target: "handstamp", %code, "the Kafka client cannot go on; building a new one");
-            return Some(End::Rebuild);
-        }
-        KafkaError::PartitionEOF(_) => return None,
-        other => other.rdkafka_error_code()?,
-    };
-    match code {
-        Code::PollExceeded => {
-            told.evicted = true;
-            worker.notice(Notice::Evicted);
-            tracing::warn!(target: "handstamp",
-                "max.poll.interval.ms passed without a poll; rejoining the group, results of the old assignment are dropped");
-        }
-        Code::AllBrokersDown => {
-            if !std::mem::replace(&mut told.away, true) {
-                told.outages = told.outages.wrapping_add(1);
-                worker.notice(Notice::BrokerAway);
-                tracing::warn!(target: "handstamp", "no Kafka broker answers at {}; waiting", worker.options.brokers());
-            }
-            if fail_fast {
-                let message = format!("no Kafka broker answers at {}", worker.options.brokers());
-                return Some(End::Failed(SourceError::new(SourceErrorKind::Disconnected, message)));
-            }
-        }
-        Code::UnknownTopicOrPartition | Code::UnknownTopic => {
-            let message = format!("a topic of {} is gone from Kafka", worker.options.topics().join(", "));
-            if told.may_say(3) {
-                worker.notice(Notice::Missing);
-                tracing::warn!(target: "handstamp", "{message}; waiting for it to come back");
-            }
-            if fail_fast {
-                return Some(End::Failed(SourceError::new(SourceErrorKind::Missing, message)));
-            }
-        }
-        Code::TopicAuthorizationFailed
-        | Code::GroupAuthorizationFailed
-        | Code::SaslAuthenticationFailed
-        | Code::Authentication => {
-            let message = format!("Kafka refuses us: {}", code_text(error));
-            if told.may_say(code as i32) {
-                tracing::warn!(target: "handstamp", "{message}; trying again");
-            }
-            if fail_fast {
-                return Some(End::Failed(SourceError::new(SourceErrorKind::Disconnected, message)));
-            }
-        }
-        other => {
-            if told.may_say(other as i32) {
-                tracing::info!(target: "handstamp", "kafka client: {other}; going on");
-            }
-        }
-    }
-    None
-}
-
-impl Session {
-    /// Judges an error that came on a partition's own queue.
-    pub(super) fn lane_trouble(&mut self, code: ffi::Code) {
-        let error = match rdkafka::types::RDKafkaRespErr::try_from(code.0) {
-            Ok(known) => KafkaError::MessageConsumption(known.into()),
-            Err(_) => {
-                if self.told.may_say(code.0) {
-                    tracing::info!(target: "handstamp", "kafka client: {}; going on", code.text());
-                }
-                return;
-            }
-        };
-        if let Some(end) = trouble(&self.worker, &mut self.told, &error) {
-            self.end = Some(end);
-        }
     }
 }

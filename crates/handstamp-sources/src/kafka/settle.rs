@@ -110,6 +110,13 @@ impl Session {
         self.positions().next().is_some()
     }
 
+    /// Lanes and the positions that the broker does not have of them, in words.
+    pub(super) fn not_committed(&mut self) -> String {
+        let left: Vec<(u32, i64)> = self.positions().collect();
+        let name = |(id, position): (u32, i64)| format!("{}:{position}", self.worker.lanes.named(id).name);
+        left.into_iter().map(name).collect::<Vec<_>>().join(" ")
+    }
+
     fn positions(&mut self) -> impl Iterator<Item = (u32, i64)> {
         let lanes = &mut self.worker.lanes;
         lanes.ours().into_iter().filter_map(|id| {
@@ -279,7 +286,12 @@ impl Session {
         let Some(request) = self.commits.in_flight.take() else { return };
         self.worker.notice(Notice::SettleUnknown);
         if self.told.may_say(i32::MIN) {
-            tracing::warn!(target: "handstamp", "no answer to an offset commit within its limit; the inbox holds what was applied");
+            let name = |(lane, position): &(Lane, i64)| {
+                format!("{}:{position}", self.worker.lanes.named(lane.id).name)
+            };
+            let positions = request.positions.iter().map(name).collect::<Vec<_>>().join(" ");
+            tracing::warn!(target: "handstamp", %positions,
+                "no answer to an offset commit within its limit; the inbox holds what was applied");
         }
         for (lane, position) in request.positions {
             if let Some(owned) = self.worker.lanes.current(lane) {

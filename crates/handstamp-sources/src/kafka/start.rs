@@ -9,10 +9,13 @@ use handstamp_core::{Notice, SourceError, SourceErrorKind};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 const ASK_AGAIN: Duration = Duration::from_millis(250);
+/// While no broker answers: each question makes the library try to connect, so they become rarer up to this.
+const ASK_AGAIN_MAX: Duration = Duration::from_secs(2);
 /// With `fail_fast`: how long a broker may be away at the start.
 const FAIL_FAST_AFTER: Duration = Duration::from_secs(5);
 
@@ -34,6 +37,8 @@ impl Plan {
 /// Why there is no plan yet.
 enum Trouble {
     Away(KafkaError),
+    /// A broker answers, and says something else than what was asked for.
+    Refused(KafkaError),
     Missing(Vec<String>),
 }
 
@@ -50,31 +55,35 @@ pub(super) fn wait_for_topics(worker: &mut Worker) -> Result<Option<Plan>, Sourc
     let alive = Alive::new(&worker.hooks);
     let started = Instant::now();
     let mut said: Option<Instant> = None;
+    let mut ask_again = ASK_AGAIN;
     let result = loop {
         worker.wait_idle(Duration::ZERO);
         if worker.ending() {
             break Ok(None);
         }
         let _ = client.poll(Duration::ZERO);
+        worker.hooks.ticks.fetch_add(1, Ordering::Relaxed);
         let trouble = match ask(&client, &worker.options) {
             Ok(plan) => break Ok(Some(plan)),
             Err(trouble) => trouble,
         };
         if said.is_none() {
             worker.notice(match trouble {
-                Trouble::Away(_) => Notice::BrokerAway,
+                Trouble::Away(_) | Trouble::Refused(_) => Notice::BrokerAway,
                 Trouble::Missing(_) => Notice::Missing,
             });
         }
         if worker.options.fail_fast && gives_up(&trouble, started) {
             break Err(failure(&worker.options, trouble));
         }
+        let away = matches!(trouble, Trouble::Away(_));
         if said.is_none_or(|at| at.elapsed() >= SAY_EVERY) {
             said = Some(Instant::now());
             tracing::warn!(target: "handstamp", waiting_s = started.elapsed().as_secs(), "{}; waiting",
                 failure(&worker.options, trouble).message);
         }
-        worker.wait_idle(ASK_AGAIN);
+        worker.wait_idle(ask_again);
+        ask_again = if away { (ask_again * 2).min(ASK_AGAIN_MAX) } else { ASK_AGAIN };
     };
     // A tuple is dropped from left to right.
     super::session::drop_within((client, alive), Duration::from_secs(1));
@@ -84,7 +93,7 @@ pub(super) fn wait_for_topics(worker: &mut Worker) -> Result<Option<Plan>, Sourc
 fn gives_up(trouble: &Trouble, started: Instant) -> bool {
     match trouble {
         Trouble::Missing(_) => started.elapsed() >= Duration::from_secs(1),
-        Trouble::Away(_) => started.elapsed() >= FAIL_FAST_AFTER,
+        Trouble::Away(_) | Trouble::Refused(_) => started.elapsed() >= FAIL_FAST_AFTER,
     }
 }
 
@@ -93,6 +102,16 @@ fn failure(options: &KafkaOptions, trouble: Trouble) -> SourceError {
         Trouble::Away(error) => SourceError::new(
             SourceErrorKind::Disconnected,
             format!("no Kafka broker answers at {} ({})", options.brokers(), code_text(&error)),
+        )
+        .with_source(error),
+        Trouble::Refused(error) => SourceError::new(
+            SourceErrorKind::Disconnected,
+            format!(
+                "Kafka at {} does not say what {} has: {}",
+                options.brokers(),
+                options.topics().join(", "),
+                code_text(&error)
+            ),
         )
         .with_source(error),
         Trouble::Missing(topics) => SourceError::new(
@@ -115,7 +134,7 @@ fn ask(client: &BaseConsumer<Quiet>, options: &KafkaOptions) -> Result<Plan, Tro
     let mut partitions = HashMap::new();
     let mut missing = vec![];
     for topic in options.topics() {
-        match partitions_of(client, topic, ASK_TIMEOUT).map_err(Trouble::Away)? {
+        match partitions_of(client, topic, ASK_TIMEOUT).map_err(away_or_refused)? {
             Some(count) => {
                 partitions.insert(topic.clone(), count);
             }
@@ -123,6 +142,14 @@ fn ask(client: &BaseConsumer<Quiet>, options: &KafkaOptions) -> Result<Plan, Tro
         }
     }
     if missing.is_empty() { Ok(Plan { partitions }) } else { Err(Trouble::Missing(missing)) }
+}
+
+/// The library's own codes are negative; any other was sent by a broker.
+fn away_or_refused(error: KafkaError) -> Trouble {
+    match error.rdkafka_error_code() {
+        Some(code) if code as i32 > 0 => Trouble::Refused(error),
+        _ => Trouble::Away(error),
+    }
 }
 
 /// How many partitions a topic has; `None` when there is no such topic.

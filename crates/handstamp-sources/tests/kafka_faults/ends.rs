@@ -85,6 +85,25 @@ fn a_broker_that_is_gone_at_the_close_leaves_no_client() {
 }
 
 #[test]
+fn a_close_without_a_broker_does_not_use_up_all_the_time_it_has() {
+    let (mock, place) = mock("unheard");
+    let mut engine = Engine::start(place.options());
+    engine.ack = false;
+    engine.until("handed over", |e| e.got.len() == 10);
+    drop(mock);
+    engine.until("said to be away", |e| e.noticed(Notice::BrokerAway) == 1);
+    engine.settle(&engine.got);
+    // Far more time than an unheard farewell is worth.
+    engine.send(Command::Close { within: Duration::from_secs(75) });
+    engine.until("the source's end", |e| e.ended);
+    assert_eq!(engine.settled_as(Settled::Done), 0, "nobody took the commit");
+    // Ten milliseconds each: a second, and what comes of events in between.
+    let polls = engine.hooks.leaving.load(Ordering::Relaxed);
+    assert!(polls <= 400, "{polls} polls while leaving");
+    engine.until_no_client_is_left();
+}
+
+#[test]
 fn a_broker_that_hangs_at_the_close_does_not_keep_the_source_and_leaves_no_client_once_it_answers() {
     let (mock, place) = mock("hangs");
     // What the mock holds back stays held back on its connection: a new one is tried after this.

@@ -15,3 +15,4 @@ mod commit_errors;
 mod common;
 mod ends;
 mod faults;
+mod reconnect;

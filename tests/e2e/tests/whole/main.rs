@@ -5,7 +5,10 @@
 mod away;
 mod behaviours;
 mod file_lock;
+mod full_disk;
 mod hot_accounts;
 mod kill;
 mod members;
 mod outages;
+mod said;
+mod stops;

@@ -1,0 +1,111 @@
+//! A broker that is away is knocked at a few times a second at first and then less, not for as long and as
+//! often as the machine can. The clock of these tests is the source's own: each of its ticks takes a second or
+//! more, so that a slow machine makes fewer attempts a tick and not more.
+
+use crate::common::{Engine, Place, unique};
+use handstamp_core::{Notice, Settled};
+use handstamp_sources::kafka::KafkaOptions;
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Most attempts to connect for each tick of the source, all its connections together. The library's own
+/// defaults make some twenty.
+const KNOCKS_MAX: u64 = 6;
+
+/// Takes connections, counts them and closes them at once.
+struct Door {
+    address: SocketAddr,
+    knocks: Arc<AtomicU64>,
+    shut: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Door {
+    fn at(address: &str) -> Self {
+        let limit = Instant::now() + crate::common::PATIENCE;
+        let listener = loop {
+            match TcpListener::bind(address) {
+                Ok(listener) => break listener,
+                Err(error) => assert!(Instant::now() < limit, "{address}: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let address = listener.local_addr().unwrap();
+        let (knocks, shut) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (count, end) = (Arc::clone(&knocks), Arc::clone(&shut));
+        let thread = std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                if end.load(Ordering::Relaxed) {
+                    return;
+                }
+                drop(connection);
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Self { address, knocks, shut, thread: Some(thread) }
+    }
+
+    fn knocks(&self) -> u64 {
+        self.knocks.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.shut.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(self.address);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// Goes on for so many ticks; returns how many attempts came in them.
+fn knocks_in(engine: &mut Engine, door: &Door, ticks: u64) -> u64 {
+    let (from, before) = (engine.hooks.ticks.load(Ordering::Relaxed), door.knocks());
+    engine.until("its ticks", |e| e.hooks.ticks.load(Ordering::Relaxed) >= from + ticks);
+    door.knocks() - before
+}
+
+#[test]
+fn a_broker_that_was_never_there_is_knocked_at_a_few_times_a_second() {
+    let door = Door::at("127.0.0.1:0");
+    let mut engine = Engine::start(KafkaOptions::new(door.address.to_string(), "g", ["t"]));
+    let first = knocks_in(&mut engine, &door, 3);
+    assert!((1..=3 * KNOCKS_MAX).contains(&first), "{first} attempts in three ticks");
+    let later = knocks_in(&mut engine, &door, 3);
+    assert!((1..=3 * KNOCKS_MAX).contains(&later), "{later} attempts in three ticks");
+    assert_eq!(engine.noticed(Notice::BrokerAway), 1, "said once");
+    engine.close();
+}
+
+/// Also shows that the bound above can be missed: this is the library's own default.
+#[test]
+fn who_wants_to_knock_more_often_may() {
+    let door = Door::at("127.0.0.1:0");
+    let options = KafkaOptions::new(door.address.to_string(), "g", ["t"]);
+    let mut engine = Engine::start(options.option("reconnect.backoff.ms", "100"));
+    let knocks = knocks_in(&mut engine, &door, 3);
+    assert!(knocks > 3 * KNOCKS_MAX, "{knocks} attempts in three ticks");
+    engine.close();
+}
+
+#[test]
+fn a_broker_that_went_away_is_knocked_at_a_few_times_a_second() {
+    let mock: MockCluster<'static, DefaultProducerContext> = MockCluster::new(1).unwrap();
+    let place = Place { brokers: mock.bootstrap_servers(), topic: unique("knock"), group: unique("knock") };
+    mock.create_topic(&place.topic, 3, 1).unwrap();
+    place.produce(3, 0, 30);
+    let mut engine = Engine::start(place.options());
+    engine.until("settled", |e| e.settled_as(Settled::Done) == 30);
+    drop(mock);
+    engine.until("said to be away", |e| e.noticed(Notice::BrokerAway) >= 1);
+    let door = Door::at(&place.brokers);
+    let knocks = knocks_in(&mut engine, &door, 6);
+    assert!((1..=6 * KNOCKS_MAX).contains(&knocks), "{knocks} attempts in six ticks");
+    assert!(!engine.ended && engine.failed.is_none(), "{}", engine.state());
+    engine.close();
+}
