@@ -15,6 +15,8 @@ pub enum LabErrorKind {
     Unreachable,
     /// A subject did something that no schedule explains: it ended by itself, or made no progress.
     Subject,
+    /// The broker inside the lab ended by itself: what ran on it proves nothing.
+    BrokerInside,
     /// Told to stop; what was done so far is kept and can be resumed.
     Cancelled,
     /// Anything else, such as a disk that is full.

@@ -140,6 +140,11 @@ pub enum Event {
         /// Which process.
         child: u32,
     },
+    /// The broker inside the lab ended by itself: the run was made again from its beginning, or given up.
+    BrokerEnded {
+        /// How, and its last lines.
+        why: String,
+    },
     /// The last consumer had settled everything: committed offsets are the end offsets.
     Drained,
     /// Messages a second without kills, measured apart.

@@ -35,6 +35,7 @@
 //! | `proxy` | a TCP proxy that does to connections what networks do |
 //! | `faults` | `lab faults` |
 //! | `crash`, `matrix` | `lab matrix` (feature `crash-points`): a process that dies at a named point, and all of them |
+//! | `names`, `clean` | names of what runs make on servers; `lab clean`: what killed labs left there |
 //! | `error`, `cancel` | why the lab could not go on; being told to stop |
 
 pub mod bent;
@@ -42,6 +43,8 @@ pub mod bent;
 pub mod broker;
 pub mod cancel;
 pub mod checker;
+#[cfg(all(feature = "kafka", feature = "postgres"))]
+pub mod clean;
 #[cfg(feature = "crash-points")]
 pub mod crash;
 pub mod demo;
@@ -54,6 +57,7 @@ pub mod kill;
 pub mod ledger;
 #[cfg(feature = "crash-points")]
 pub mod matrix;
+pub mod names;
 #[cfg(feature = "kafka")]
 pub mod own;
 pub mod proxy;

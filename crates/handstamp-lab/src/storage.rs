@@ -10,6 +10,7 @@
 use crate::cancel::Cancel;
 use crate::error::{LabError, LabErrorKind, Result};
 use crate::ledger::session::Session;
+use crate::names::{self, LAB};
 use serde::{Deserialize, Serialize};
 
 /// Rows inserted by one statement.
@@ -119,7 +120,7 @@ pub fn run(
     if session.number("SELECT current_setting('server_version_num')::int8")? < 180_000 {
         return Err(LabError::usage("lab storage needs PostgreSQL 18: an older one makes no version 7 ids"));
     }
-    let name = format!("hs_lab_{}_storage", &uuid::Uuid::new_v4().simple().to_string()[..8]);
+    let name = format!("{LAB}storage_{}", names::token());
     session.run(&format!("CREATE SCHEMA {name}"))?;
     let schema = Schema { session: &session, name };
     let mut all: Vec<Bytes> = KINDS

@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 #![cfg(all(feature = "lab", feature = "kafka", feature = "postgres"))]
 
+mod broker;
 mod common;
 mod ends;
+mod processes;
 mod servers;
 mod usage;
 mod verify;

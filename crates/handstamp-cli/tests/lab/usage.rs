@@ -1,6 +1,8 @@
 //! What can be typed, and what is said about mistakes.
 
 use crate::common::Lab;
+#[cfg(not(feature = "crash-points"))]
+use std::path::Path;
 
 /// The lab's commands, as its help lists them.
 #[cfg(not(feature = "crash-points"))]
@@ -50,6 +52,7 @@ fn mistakes_are_named_before_anything_is_started() {
         (&["verify", "nowhere"], "holds no lab run"),
         (&["zombie"], "--database"),
         (&["storage"], "--database"),
+        (&["clean"], "--brokers"),
     ] {
         let said = lab.refuses(args);
         assert!(said.contains(word), "{args:?}: {said}");

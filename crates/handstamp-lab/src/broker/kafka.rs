@@ -1,6 +1,6 @@
 //! Topics and groups of a run on a real broker: made, and deleted at the end.
 
-use super::{WAIT, client_config, unreachable};
+use super::{Address, WAIT, unreachable};
 use crate::error::{LabError, LabErrorKind, Result};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -17,25 +17,34 @@ fn block_on<T>(future: impl Future<Output = T>) -> Result<T> {
 }
 
 /// Asks whether a broker answers.
-pub(super) fn probe(bootstrap: &str) -> Result<()> {
-    let client: BaseConsumer =
-        client_config(bootstrap).create().map_err(|error| LabError::usage("no client").because(error))?;
+pub(super) fn probe(address: &Address) -> Result<()> {
+    let client: BaseConsumer = address.client_config().create().map_err(|error| no_client(address, error))?;
     client
         .fetch_metadata(Some("handstamp_lab_no_such_topic"), Duration::from_secs(10))
-        .map_err(|error| unreachable(&format!("nothing at {bootstrap}"), error))?;
+        .map_err(|error| unreachable(&format!("nothing at {}", address.bootstrap), error))?;
     Ok(())
 }
 
-fn admin(bootstrap: &str) -> Result<AdminClient<DefaultClientContext>> {
-    client_config(bootstrap).create().map_err(|error| unreachable("no client", error))
+/// A client that its options do not allow.
+fn no_client(address: &Address, error: rdkafka::error::KafkaError) -> LabError {
+    let tls = address.options.iter().any(|(name, value)| {
+        name.starts_with("ssl.")
+            || (name == "security.protocol" && value.to_ascii_lowercase().contains("ssl"))
+    });
+    let hint = if tls { "; TLS needs a program built with the feature kafka-ssl" } else { "" };
+    LabError::usage(format!("no client of the broker can be made with these options{hint}")).because(error)
+}
+
+fn admin(address: &Address) -> Result<AdminClient<DefaultClientContext>> {
+    address.client_config().create().map_err(|error| unreachable("no client", error))
 }
 
 fn options() -> AdminOptions {
     AdminOptions::new().operation_timeout(Some(WAIT)).request_timeout(Some(WAIT))
 }
 
-pub(super) fn create(bootstrap: &str, name: &str, partitions: i32) -> Result<()> {
-    let admin = admin(bootstrap)?;
+pub(super) fn create(address: &Address, name: &str, partitions: i32) -> Result<()> {
+    let admin = admin(address)?;
     let new = NewTopic::new(name, partitions, TopicReplication::Fixed(-1));
     let answers = block_on(admin.create_topics([&new], &options()))?
         .map_err(|error| unreachable("no topic was made", error))?;
@@ -48,9 +57,9 @@ pub(super) fn create(bootstrap: &str, name: &str, partitions: i32) -> Result<()>
 }
 
 /// Waits until a new topic can be used: brokers learn of it a little after they agreed to make it.
-pub(super) fn wait_until_there(bootstrap: &str, name: &str, partitions: i32) -> Result<()> {
+pub(super) fn wait_until_there(address: &Address, name: &str, partitions: i32) -> Result<()> {
     let client: BaseConsumer =
-        client_config(bootstrap).create().map_err(|error| unreachable("no client", error))?;
+        address.client_config().create().map_err(|error| unreachable("no client", error))?;
     let until = Instant::now() + WAIT;
     while Instant::now() < until {
         let found = client.fetch_metadata(Some(name), WAIT).map_err(|error| unreachable(name, error))?;
@@ -67,20 +76,18 @@ pub(super) fn wait_until_there(bootstrap: &str, name: &str, partitions: i32) -> 
 /// How often a deletion is asked for: a busy broker may have forgotten the first time.
 const DELETE_ATTEMPTS: u32 = 3;
 
-pub(super) fn delete(bootstrap: &str, topic: &str, group: &str) {
-    for attempt in 1..=DELETE_ATTEMPTS {
-        match delete_once(bootstrap, topic, group) {
-            Ok(()) => return,
-            Err(error) if attempt == DELETE_ATTEMPTS => {
-                tracing::warn!(topic, %error, "the lab's topic is left behind");
-            }
+pub(super) fn delete(address: &Address, topic: &str, group: &str) -> Result<()> {
+    for _ in 1..DELETE_ATTEMPTS {
+        match delete_once(address, topic, group) {
+            Ok(()) => return Ok(()),
             Err(error) => tracing::debug!(topic, %error, "the lab's topic is deleted again"),
         }
     }
+    delete_once(address, topic, group)
 }
 
-fn delete_once(bootstrap: &str, topic: &str, group: &str) -> Result<()> {
-    let admin = admin(bootstrap)?;
+fn delete_once(address: &Address, topic: &str, group: &str) -> Result<()> {
+    let admin = admin(address)?;
     let answers = block_on(async {
         let topics = admin.delete_topics(&[topic], &options()).await;
         // A group whose dead member is still remembered goes away by itself later.

@@ -1,4 +1,4 @@
-//! Topic and group of one run, on a real broker or on the mock cluster inside the supervisor.
+//! Topic and group of one run, on a real broker or on the mock cluster that the lab starts beside it.
 //!
 //! ```text
 //!  create ─► fill (acknowledged, then logged) ─► children consume ─► committed = ends ─► deleted
@@ -7,7 +7,7 @@
 //! Authoritative: the broker, for its end offsets and for what the group committed.
 
 mod kafka;
-mod mock;
+pub mod mock;
 
 use crate::cancel::Cancel;
 use crate::error::{LabError, LabErrorKind, Result};
@@ -17,20 +17,64 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer as _, ThreadedProducer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest wait for one answer of the broker.
 const WAIT: Duration = Duration::from_secs(30);
+/// The same of the lab's own broker, which may end by itself: then nobody answers.
+const MOCK_WAIT: Duration = Duration::from_secs(3);
 /// How long a question is asked again: a broker that is busy, or changes coordinators, answers later.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How the name of a run's group ends; before that stands its topic's.
+pub(crate) const GROUP_END: &str = "_group";
 
 /// Where topics are made.
 #[derive(Debug)]
 pub enum Broker {
-    /// A real one: its bootstrap servers.
-    Kafka(String),
-    /// The mock cluster inside this process.
-    Mock(handstamp_sources::kafka::mock::MockBroker),
+    /// A real one.
+    Kafka(Address),
+    /// A mock cluster in a process of the lab.
+    Mock(Mock),
+}
+
+/// A mock cluster, and how another one is started.
+#[derive(Debug)]
+pub struct Mock {
+    launch: mock::MockLaunch,
+    /// Lives as long as a topic of it.
+    process: Arc<mock::MockProcess>,
+}
+
+/// Where brokers are, and how the lab's own clients connect to them. `Debug` shows no option's value.
+#[derive(Clone)]
+pub struct Address {
+    bootstrap: String,
+    /// As librdkafka names them; may hold secrets.
+    options: Vec<(String, String)>,
+}
+
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Address").field("bootstrap", &self.bootstrap).finish_non_exhaustive()
+    }
+}
+
+impl Address {
+    fn plain(bootstrap: &str) -> Self {
+        Self { bootstrap: bootstrap.to_owned(), options: Vec::new() }
+    }
+
+    /// Settings of any client of the lab.
+    fn client_config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.bootstrap).set("log_level", "3");
+        for (name, value) in &self.options {
+            config.set(name, value);
+        }
+        config
+    }
 }
 
 impl Broker {
@@ -39,24 +83,93 @@ impl Broker {
     /// # Errors
     /// `Unreachable`.
     pub fn kafka(bootstrap: &str) -> Result<Self> {
-        kafka::probe(bootstrap)?;
-        Ok(Self::Kafka(bootstrap.to_owned()))
+        Self::kafka_with(bootstrap, &[])
+    }
+
+    /// The same with options of the client, as librdkafka names them: TLS, a log-in.
+    ///
+    /// # Errors
+    /// `Usage` when no client can be made with them, `Unreachable`.
+    pub fn kafka_with(bootstrap: &str, options: &[(String, String)]) -> Result<Self> {
+        let address = Address { bootstrap: bootstrap.to_owned(), options: options.to_vec() };
+        kafka::probe(&address)?;
+        Ok(Self::Kafka(address))
+    }
+
+    /// Settings of any client of the lab.
+    pub(crate) fn client_config(&self) -> ClientConfig {
+        match self {
+            Self::Kafka(address) => address.client_config(),
+            Self::Mock(_) => Address::plain(self.bootstrap()).client_config(),
+        }
     }
 
     /// A mock cluster of its own.
     ///
     /// # Errors
-    /// The client library cannot start it.
-    pub fn mock() -> Result<Self> {
-        Ok(Self::Mock(mock::start()?))
+    /// It cannot be started.
+    pub fn mock(launch: mock::MockLaunch) -> Result<Self> {
+        let process = Arc::new(mock::MockProcess::start(&launch)?);
+        Ok(Self::Mock(Mock { launch, process }))
+    }
+
+    /// Where one run makes its topic: a real broker is one for all, a mock cluster is each run's own, so that
+    /// its end is one run's alone.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn for_one_run(&self) -> Result<Self> {
+        match self {
+            Self::Kafka(address) => Ok(Self::Kafka(address.clone())),
+            Self::Mock(mock) => Self::mock(mock.launch.clone()),
+        }
+    }
+
+    /// Whether a broker inside the lab still runs; a real one is asked by those who use it.
+    ///
+    /// # Errors
+    /// `BrokerInside`.
+    pub fn alive(&self) -> Result<()> {
+        match self {
+            Self::Kafka(_) => Ok(()),
+            Self::Mock(mock) => mock.process.alive(),
+        }
     }
 
     /// What clients connect to.
     #[must_use]
     pub fn bootstrap(&self) -> &str {
         match self {
-            Self::Kafka(bootstrap) => bootstrap,
-            Self::Mock(broker) => broker.bootstrap(),
+            Self::Kafka(address) => &address.bootstrap,
+            Self::Mock(mock) => mock.process.bootstrap(),
+        }
+    }
+
+    /// The names of the lab's own topics and groups that are there.
+    ///
+    /// # Errors
+    /// It does not answer.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn names(&self) -> Result<std::collections::BTreeSet<String>> {
+        let client: BaseConsumer =
+            self.client_config().create().map_err(|error| unreachable("no client", error))?;
+        let there = client.fetch_metadata(None, WAIT).map_err(|error| unreachable("topics", error))?;
+        let groups = client.fetch_group_list(None, WAIT).map_err(|error| unreachable("groups", error))?;
+        Ok(crate::clean::of_topics_and_groups(
+            there.topics().iter().map(|topic| topic.name().to_owned()),
+            groups.groups().iter().map(|group| group.name().to_owned()),
+        ))
+    }
+
+    /// Removes a run's topic and group.
+    ///
+    /// # Errors
+    /// It does not answer, or refuses.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        match self {
+            Self::Kafka(address) => kafka::delete(address, name, &format!("{name}{GROUP_END}")),
+            Self::Mock(_) => Ok(()),
         }
     }
 
@@ -75,30 +188,30 @@ impl Broker {
     /// The broker refuses or does not answer.
     pub fn create_topic(&self, name: &str, partitions: i32) -> Result<Topic> {
         match self {
-            Self::Kafka(bootstrap) => kafka::create(bootstrap, name, partitions)?,
-            Self::Mock(broker) => mock::create(broker, name, partitions)?,
+            Self::Kafka(address) => kafka::create(address, name, partitions)?,
+            Self::Mock(mock) => mock.process.create(name, partitions)?,
         }
+        let mock = match self {
+            Self::Kafka(_) => None,
+            Self::Mock(mock) => Some(Arc::clone(&mock.process)),
+        };
         let owned = matches!(self, Self::Kafka(_));
-        let bootstrap = self.bootstrap().to_owned();
-        let group = format!("{name}_group");
-        let topic = Topic { bootstrap, name: name.to_owned(), group, partitions, owned, view: None };
+        let address = match self {
+            Self::Kafka(address) => address.clone(),
+            Self::Mock(_) => Address::plain(self.bootstrap()),
+        };
+        let group = format!("{name}{GROUP_END}");
+        let topic = Topic { address, name: name.to_owned(), group, partitions, owned, mock, view: None };
         if owned {
-            kafka::wait_until_there(&topic.bootstrap, name, partitions)?;
+            kafka::wait_until_there(&topic.address, name, partitions)?;
         }
         Ok(topic)
     }
 }
 
-/// Settings of any client of the lab.
-fn client_config(bootstrap: &str) -> ClientConfig {
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", bootstrap).set("log_level", "3");
-    config
-}
-
 /// A run's topic; deleted with its group when it is dropped.
 pub struct Topic {
-    bootstrap: String,
+    address: Address,
     /// Its name.
     pub name: String,
     /// The run's consumer group.
@@ -106,6 +219,8 @@ pub struct Topic {
     partitions: i32,
     /// It lives on a broker that outlives the lab.
     owned: bool,
+    /// The mock cluster that it lives on.
+    mock: Option<Arc<mock::MockProcess>>,
     /// Asks for the group's offsets; made at the first question.
     view: Option<BaseConsumer>,
 }
@@ -120,13 +235,18 @@ fn unreachable(what: &str, error: impl Into<Box<dyn std::error::Error + Send + S
     LabError::new(LabErrorKind::Unreachable, format!("the broker does not answer: {what}")).because(error)
 }
 
-/// Asks until there is an answer, with a limit; then the last error.
-fn patiently<T>(what: &str, mut ask: impl FnMut() -> rdkafka::error::KafkaResult<T>) -> Result<T> {
+/// Asks until there is an answer, with a limit; then the last error. A mock cluster that is gone has none.
+fn patiently<T>(
+    what: &str,
+    mock: Option<&mock::MockProcess>,
+    mut ask: impl FnMut() -> rdkafka::error::KafkaResult<T>,
+) -> Result<T> {
     let until = Instant::now() + PATIENCE;
     loop {
         match ask() {
             Ok(answer) => return Ok(answer),
             Err(error) if Instant::now() < until => {
+                mock.map_or(Ok(()), mock::MockProcess::alive)?;
                 tracing::debug!(what, %error, "the broker is asked again");
                 std::thread::sleep(Duration::from_millis(200));
             }
@@ -142,7 +262,7 @@ impl Topic {
     /// A record was not acknowledged: then nothing of the run is started.
     pub fn fill(&self, plan: &Plan, log: &mut SentLog, cancel: &Cancel) -> Result<u64> {
         let acks = std::sync::Arc::new(Acks::default());
-        let mut config = client_config(&self.bootstrap);
+        let mut config = self.address.client_config();
         config.set("enable.idempotence", "true").set("linger.ms", "5");
         let producer: ThreadedProducer<Counting> = config
             .create_with_context(Counting(std::sync::Arc::clone(&acks)))
@@ -164,9 +284,22 @@ impl Topic {
         Ok(records)
     }
 
+    /// Whether the broker that it lives on still runs, where that is the lab's own.
+    ///
+    /// # Errors
+    /// `BrokerInside`.
+    pub fn alive(&self) -> Result<()> {
+        self.mock.as_ref().map_or(Ok(()), |mock| mock.alive())
+    }
+
+    /// Longest wait for one answer.
+    fn wait(&self) -> Duration {
+        if self.mock.is_some() { MOCK_WAIT } else { WAIT }
+    }
+
     fn view(&mut self) -> Result<&BaseConsumer> {
         if self.view.is_none() {
-            let mut config = client_config(&self.bootstrap);
+            let mut config = self.address.client_config();
             config.set("group.id", &self.group).set("enable.auto.commit", "false");
             self.view = Some(config.create().map_err(|error| unreachable("no client", error))?);
         }
@@ -179,10 +312,12 @@ impl Topic {
     /// The broker does not answer.
     pub fn ends(&mut self) -> Result<BTreeMap<i32, i64>> {
         let (name, partitions) = (self.name.clone(), self.partitions);
+        let (mock, wait) = (self.mock.clone(), self.wait());
         let view = self.view()?;
         (0..partitions)
             .map(|partition| {
-                let (_, high) = patiently("end offsets", || view.fetch_watermarks(&name, partition, WAIT))?;
+                let ask = || view.fetch_watermarks(&name, partition, wait);
+                let (_, high) = patiently("end offsets", mock.as_deref(), ask)?;
                 Ok((partition, high))
             })
             .collect()
@@ -197,8 +332,10 @@ impl Topic {
         for partition in 0..self.partitions {
             list.add_partition(&self.name, partition);
         }
+        let (mock, wait) = (self.mock.clone(), self.wait());
         let view = self.view()?;
-        let answer = patiently("committed offsets", || view.committed_offsets(list.clone(), WAIT))?;
+        let ask = || view.committed_offsets(list.clone(), wait);
+        let answer = patiently("committed offsets", mock.as_deref(), ask)?;
         let mut committed = BTreeMap::new();
         for one in answer.elements() {
             if let Offset::Offset(offset) = one.offset() {
@@ -222,7 +359,9 @@ impl Drop for Topic {
     fn drop(&mut self) {
         drop(self.view.take());
         if self.owned {
-            kafka::delete(&self.bootstrap, &self.name, &self.group);
+            if let Err(error) = kafka::delete(&self.address, &self.name, &self.group) {
+                tracing::warn!(topic = self.name, %error, "the lab's topic is left behind: see `lab clean`");
+            }
         }
     }
 }

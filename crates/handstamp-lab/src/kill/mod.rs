@@ -15,8 +15,9 @@ mod outcome;
 mod run;
 mod settings;
 
+pub(crate) use outcome::broker_ends;
 pub use outcome::{Conclusion, Outcome, RowOutcome, RunOutcome, Spread, recompute};
-pub(crate) use run::{Child, Run, throughput_run};
+pub(crate) use run::{Child, Run, begin, note_broker, persistently, throughput_run};
 pub use run::{Launch, Surroundings, Tick};
 pub use settings::{Profile, Row, RowKind, SETTINGS_FILE, Settings};
 
@@ -122,6 +123,10 @@ fn side_by_side(around: &Surroundings<'_>, jobs: VecDeque<Job>, meter: &Meter<'_
                     let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some((number, row)) = job else { return };
                     if let Err(error) = run::kill_run(&around, row, number, &|_| meter.step()) {
+                        // Its history says why it is not complete; the others have brokers of their own.
+                        if error.kind == LabErrorKind::BrokerInside {
+                            continue;
+                        }
                         cancel.cancel();
                         let mut first = failed.lock().unwrap_or_else(PoisonError::into_inner);
                         // Those that were stopped because of another only say so.

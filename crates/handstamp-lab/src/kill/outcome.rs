@@ -41,6 +41,9 @@ pub struct RowOutcome {
     pub runs: Vec<RunOutcome>,
     /// Messages a second without kills.
     pub per_second: Option<f64>,
+    /// How often the broker inside the lab ended by itself: what ran on it was run again, or is missing.
+    #[serde(default)]
+    pub broker_ended: u32,
 }
 
 impl RowOutcome {
@@ -129,7 +132,9 @@ pub fn recompute(folder: &Path) -> Result<Outcome> {
     let mut rows = Vec::new();
     for row in settings.rows() {
         let mut runs = Vec::new();
+        let mut broker_ended = 0;
         for run in 0..settings.runs {
+            broker_ended += broker_ends(&folder.join(row.file_stem(run)));
             if is_complete(folder, row, run) {
                 runs.push(run_outcome(folder, row, run)?);
             }
@@ -138,10 +143,17 @@ pub fn recompute(folder: &Path) -> Result<Outcome> {
             RowKind::Random => rates.get(row.subject.name()).copied(),
             RowKind::Held | RowKind::Resend => None,
         };
-        rows.push(RowOutcome { row, name: row.name(), runs, per_second });
+        rows.push(RowOutcome { row, name: row.name(), runs, per_second, broker_ended });
     }
     let conclusion = conclude(&settings, &rows);
     Ok(Outcome { settings, rows, conclusion })
+}
+
+/// How often the broker inside the lab ended by itself in a run.
+pub(crate) fn broker_ends(stem: &Path) -> u32 {
+    let entries = history::read(&stem.with_extension("jsonl")).unwrap_or_default();
+    let ends = entries.iter().filter(|entry| matches!(entry.event, Event::BrokerEnded { .. }));
+    u32::try_from(ends.count()).unwrap_or(u32::MAX)
 }
 
 /// The rates measured so far.
@@ -185,7 +197,11 @@ pub(super) fn conclude(settings: &Settings, rows: &[RowOutcome]) -> Conclusion {
     for row in rows {
         let missing = usize::try_from(settings.runs).unwrap_or(usize::MAX).saturating_sub(row.runs.len());
         if missing > 0 {
-            doubts.push(format!("{}: {missing} of {} runs are missing", row.name, settings.runs));
+            let why = match row.broker_ended {
+                0 => String::new(),
+                times => format!(": the broker inside the lab ended by itself, {times} times in all"),
+            };
+            doubts.push(format!("{}: {missing} of {} runs are missing{why}", row.name, settings.runs));
             continue;
         }
         let (kills, counted) =
@@ -251,7 +267,7 @@ mod tests {
         let row = Row { subject, kind: RowKind::Random };
         let verdict = Verdict { sent: 1000, doubled, lost, ..Verdict::default() };
         let run = RunOutcome { run: 0, verdict, kills: 4, kills_counted: 4, skipped: 0, commits_refused: 0 };
-        RowOutcome { row, name: row.name(), runs: vec![run], per_second: None }
+        RowOutcome { row, name: row.name(), runs: vec![run], per_second: None, broker_ended: 0 }
     }
 
     fn rows() -> Vec<RowOutcome> {
@@ -306,7 +322,9 @@ mod tests {
         assert!(matches!(conclude(&settings(), &late), Conclusion::Inconclusive(_)));
         let mut missing = rows();
         missing[2].runs.clear();
-        assert!(matches!(conclude(&settings(), &missing), Conclusion::Inconclusive(_)));
+        missing[2].broker_ended = 3;
+        let Conclusion::Inconclusive(why) = conclude(&settings(), &missing) else { panic!("missing") };
+        assert!(why[0].contains("broker inside the lab ended by itself, 3 times"), "{why:?}");
     }
 
     #[test]

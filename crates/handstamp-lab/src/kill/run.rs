@@ -5,6 +5,8 @@
 //!     └─► for each kill: start ─► first effect ─► wait as scheduled, or until held ─► SIGKILL
 //!            └─► start the last ─► committed = ends ─► quiet ─► end state ─► everything removed
 //! ```
+//!
+//! A broker inside the lab is the run's own. Where it ends by itself, the run is made again from its beginning.
 
 use super::settings::{Row, RowKind, Settings};
 use crate::broker::{Broker, Topic};
@@ -12,10 +14,12 @@ use crate::cancel::Cancel;
 use crate::error::{LabError, LabErrorKind, Result};
 use crate::history::{Event, History};
 use crate::ledger::{Ledger, Place};
+use crate::names::{self, LAB};
 use crate::schedule::Random;
 use crate::subjects::{Said, Setup, Subject, program};
 use crate::supervisor::Process;
 use crate::workload::{Plan, SentLog};
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -75,6 +79,8 @@ pub enum Tick {
 /// A run while it goes on.
 pub(crate) struct Run<'a> {
     around: &'a Surroundings<'a>,
+    run: u32,
+    kind: RowKind,
     name: String,
     /// What is sent.
     pub(crate) plan: Plan,
@@ -123,52 +129,104 @@ impl Child {
 /// A name that no other run of any lab has, nor this one when it is resumed: for topics, groups, schemas
 /// and files.
 fn unique(id: &str, row: Row, run: u32) -> String {
-    let once = uuid::Uuid::new_v4().simple().to_string();
     let row = row.file_stem(run).replace('-', "_");
-    format!("hs_lab_{id}_{}_{row}", &once[..4])
+    format!("{LAB}{id}_{}_{row}", names::token())
+}
+
+/// How often a run is begun when the broker inside the lab ends by itself.
+const ATTEMPTS: usize = 3;
+
+/// Begins something again when the broker inside the lab has ended by itself meanwhile. `attempt` is given
+/// what happened to those before.
+///
+/// # Errors
+/// That of the last attempt.
+pub(crate) fn persistently<T>(mut attempt: impl FnMut(&[String]) -> Result<T>) -> Result<T> {
+    let mut earlier = Vec::new();
+    loop {
+        match attempt(&earlier) {
+            Err(error) if error.kind == LabErrorKind::BrokerInside => {
+                tracing::warn!(%error, attempt = earlier.len() + 1, "what ran on it proves nothing");
+                earlier.push(error.message.clone());
+                if earlier.len() == ATTEMPTS {
+                    return Err(error);
+                }
+            }
+            other => return other,
+        }
+    }
 }
 
 /// Does one run; its history and the producer's log are complete when it returns `Ok`.
 ///
 /// # Errors
-/// The broker or the database does not answer, or a subject did what no schedule explains.
+/// The broker or the database does not answer, or a subject did what no schedule explains. `BrokerInside`
+/// when the broker inside the lab ended by itself each time: the history says so and is not complete.
 pub(super) fn kill_run(around: &Surroundings<'_>, row: Row, run: u32, tick: &dyn Fn(Tick)) -> Result<()> {
-    let settings = around.settings;
-    let plan = settings.plan(run, row.kind);
+    // What is done again is no step ahead.
+    let furthest = Cell::new(0);
+    persistently(|earlier| {
+        let steps = Cell::new(0);
+        attempt(around, row, run, earlier, &|what| {
+            steps.set(steps.get() + 1);
+            if steps.get() > furthest.get() {
+                furthest.set(steps.get());
+                tick(what);
+            }
+        })
+    })
+}
+
+fn attempt(
+    around: &Surroundings<'_>,
+    row: Row,
+    run: u32,
+    earlier: &[String],
+    tick: &dyn Fn(Tick),
+) -> Result<()> {
+    let plan = around.settings.plan(run, row.kind);
     let stem = around.folder.join(row.file_stem(run));
-    let history = History::create(&stem.with_extension("jsonl"))?;
+    let history = begin(around, &stem, &row.name(), run, plan.messages, earlier)?;
+    let noted = history.clone();
+    let work = || {
+        let mut run_now = Run::open(around, row, run, plan, history)?;
+        let done = run_now.work(&stem, tick);
+        done.map_err(|error| run_now.blamed(error))
+    };
+    work().inspect_err(|error| note_broker(&noted, error))
+}
+
+/// A new history with its first lines.
+pub(crate) fn begin(
+    around: &Surroundings<'_>,
+    stem: &Path,
+    name: &str,
+    run: u32,
+    messages: u64,
+    earlier: &[String],
+) -> Result<History> {
+    let path = stem.with_extension("jsonl");
+    // What an ended consumer of an earlier attempt still said belongs into that one's file; there may be none.
+    let _ = std::fs::remove_file(&path);
+    let history = History::create(&path)?;
     history.note(Event::Run {
-        subject: row.name(),
+        subject: name.to_owned(),
         run,
-        seed: settings.seed,
-        messages: plan.messages,
+        seed: around.settings.seed,
+        messages,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     });
-    let mut run_now = Run::open(around, row, run, plan, history)?;
-    let mut log = SentLog::create(&stem.with_extension("sent.jsonl"))?;
-    run_now.topic.fill(&run_now.plan, &mut log, around.cancel)?;
-    log.finish()?;
-    match row.kind {
-        RowKind::Random | RowKind::Resend => {
-            for after_ms in settings.schedule(run).after_ms {
-                run_now.kill_after(Duration::from_millis(after_ms))?;
-                tick(Tick::Killed);
-            }
-        }
-        RowKind::Held => {
-            let mut random = Random::new(settings.seed, 500_000 + u64::from(run));
-            for _ in 0..settings.held_kills {
-                run_now.kill_held(1 + random.below(50))?;
-                tick(Tick::Killed);
-            }
-        }
+    for why in earlier {
+        history.note(Event::BrokerEnded { why: why.clone() });
     }
-    run_now.drain()?;
-    tick(Tick::Drained);
-    run_now.history.note_repeated(&run_now.ledger.repeated_ms()?);
-    let end = run_now.ledger.end_state()?;
-    run_now.history.note(Event::End(end));
-    run_now.history.finish()
+    Ok(history)
+}
+
+/// Says in a history that ends here why, when it was the broker inside the lab.
+pub(crate) fn note_broker(history: &History, error: &LabError) {
+    if error.kind == LabErrorKind::BrokerInside {
+        history.note(Event::BrokerEnded { why: error.message.clone() });
+    }
 }
 
 /// Messages a second of a subject that nobody kills, without work, every message settled. Leaves no file.
@@ -176,6 +234,15 @@ pub(super) fn kill_run(around: &Surroundings<'_>, row: Row, run: u32, tick: &dyn
 /// # Errors
 /// As `lab kill`.
 pub(crate) fn throughput_run(
+    around: &Surroundings<'_>,
+    subject: Subject,
+    batch_max: usize,
+    run: u32,
+) -> Result<f64> {
+    persistently(|_| throughput_attempt(around, subject, batch_max, run))
+}
+
+fn throughput_attempt(
     around: &Surroundings<'_>,
     subject: Subject,
     batch_max: usize,
@@ -189,22 +256,8 @@ pub(crate) fn throughput_run(
     let mut run_now = Run::open(&around, row, run, plan, History::create(&scratch.0)?)?;
     (run_now.setup.batch_max, run_now.setup.commit_every_ms) = (batch_max, 0);
     let sent = Scratch(around.folder.join(format!("throughput-{subject}.sent.tmp")));
-    run_now.topic.fill(&run_now.plan, &mut SentLog::create(&sent.0)?, around.cancel)?;
-    let mut child = run_now.start(None)?;
-    let until = Instant::now() + run_now.limit();
-    let span = loop {
-        run_now.watch(&mut child, until, "handled everything")?;
-        around.cancel.sleep(ASK_EVERY)?;
-        if let Some(span) = run_now.ledger.span()?
-            && span.effects >= run_now.plan.messages
-        {
-            break span;
-        }
-    };
-    child.process.kill()?;
-    #[allow(clippy::cast_precision_loss, reason = "a rate for reading")]
-    let between = span.effects.saturating_sub(1) as f64;
-    Ok(between / (span.last_s - span.first_s).max(1e-6))
+    let mut log = SentLog::create(&sent.0)?;
+    run_now.rate(&mut log).map_err(|error| run_now.blamed(error))
 }
 
 /// A file that is removed with this.
@@ -228,11 +281,12 @@ impl<'a> Run<'a> {
     ) -> Result<Self> {
         let settings = around.settings;
         let name = unique(&settings.id, row, run);
-        let topic = around.broker.create_topic(&name, settings.partitions)?;
+        let broker = around.broker.for_one_run()?;
+        let topic = broker.create_topic(&name, settings.partitions)?;
         let ledger = Ledger::create(around.place, &name, plan.accounts)?;
         let setup = Setup {
             subject: row.subject,
-            brokers: around.broker.bootstrap().to_owned(),
+            brokers: broker.bootstrap().to_owned(),
             topic: topic.name.clone(),
             group: topic.group.clone(),
             database: ledger.database(),
@@ -246,7 +300,77 @@ impl<'a> Run<'a> {
             stall: None,
             hold_at_nth: None,
         };
-        Ok(Self { around, name: row.name(), plan, topic, ledger, history, children: 0, setup })
+        Ok(Self {
+            around,
+            run,
+            kind: row.kind,
+            name: row.name(),
+            plan,
+            topic,
+            ledger,
+            history,
+            children: 0,
+            setup,
+        })
+    }
+
+    /// Sends, kills as scheduled, drains, and asks the database.
+    fn work(&mut self, stem: &Path, tick: &dyn Fn(Tick)) -> Result<()> {
+        let (settings, run) = (self.around.settings, self.run);
+        let mut log = SentLog::create(&stem.with_extension("sent.jsonl"))?;
+        self.topic.fill(&self.plan, &mut log, self.around.cancel)?;
+        log.finish()?;
+        match self.kind {
+            RowKind::Random | RowKind::Resend => {
+                for after_ms in settings.schedule(run).after_ms {
+                    self.kill_after(Duration::from_millis(after_ms))?;
+                    tick(Tick::Killed);
+                }
+            }
+            RowKind::Held => {
+                let mut random = Random::new(settings.seed, 500_000 + u64::from(run));
+                for _ in 0..settings.held_kills {
+                    self.kill_held(1 + random.below(50))?;
+                    tick(Tick::Killed);
+                }
+            }
+        }
+        self.drain()?;
+        tick(Tick::Drained);
+        self.note_end()
+    }
+
+    /// The last lines of a history: what the database holds.
+    pub(crate) fn note_end(&mut self) -> Result<()> {
+        self.history.note_repeated(&self.ledger.repeated_ms()?);
+        let end = self.ledger.end_state()?;
+        self.history.note(Event::End(end));
+        self.history.finish()
+    }
+
+    /// Messages a second of one consumer that nobody kills.
+    fn rate(&mut self, log: &mut SentLog) -> Result<f64> {
+        self.topic.fill(&self.plan, log, self.around.cancel)?;
+        let mut child = self.start(None)?;
+        let until = Instant::now() + self.limit();
+        let span = loop {
+            self.watch(&mut child, until, "handled everything")?;
+            self.around.cancel.sleep(ASK_EVERY)?;
+            if let Some(span) = self.ledger.span()?
+                && span.effects >= self.plan.messages
+            {
+                break span;
+            }
+        };
+        child.process.kill()?;
+        #[allow(clippy::cast_precision_loss, reason = "a rate for reading")]
+        let between = span.effects.saturating_sub(1) as f64;
+        Ok(between / (span.last_s - span.first_s).max(1e-6))
+    }
+
+    /// The error, or what is behind it: a broker inside the lab that ended by itself.
+    pub(crate) fn blamed(&self, error: LabError) -> LabError {
+        if error.kind == LabErrorKind::Cancelled { error } else { self.topic.alive().err().unwrap_or(error) }
     }
 
     /// How long all messages may take at worst.
@@ -286,8 +410,9 @@ impl<'a> Run<'a> {
     /// One look at a consumer that should be running.
     ///
     /// # Errors
-    /// It ended by itself, or took too long.
+    /// It ended by itself, or took too long, or the broker inside the lab is gone.
     pub(crate) fn watch(&self, child: &mut Child, until: Instant, what: &str) -> Result<()> {
+        self.topic.alive()?;
         let subject = &self.name;
         let failed = |what: String, log: &str| {
             let log = if log.is_empty() { "it logged nothing" } else { log };
@@ -425,5 +550,21 @@ fn logged(child: u32, line: &str) -> Option<Event> {
         Some(Event::LateResultsDropped { child })
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Profile;
+    use super::*;
+
+    #[test]
+    fn the_longest_name_of_a_schema_is_not_cut_off_and_says_whose_it_is() {
+        let settings = Settings::of(Profile::Source).checked(false).expect("sensible");
+        for row in settings.rows() {
+            let name = unique(&settings.id, row, 9999);
+            assert!(format!("{name}_inbox").len() <= 63, "{name}");
+            assert_eq!(names::mark(&name).map(|mark| mark.pid), Some(std::process::id()), "{name}");
+        }
     }
 }

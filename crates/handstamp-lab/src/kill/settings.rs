@@ -11,6 +11,9 @@ use std::time::Duration;
 /// The file of the settings in a run's folder.
 pub const SETTINGS_FILE: &str = "settings.json";
 
+/// Longer ones would make names of schemas that Postgres cuts off.
+const ID_LEN: usize = 5;
+
 /// Named sets of settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
@@ -136,7 +139,7 @@ impl Settings {
         self.subjects.extend([Subject::A1, Subject::OffsetFirst]);
         self.subjects = Subject::ALL.into_iter().filter(|one| self.subjects.contains(one)).collect();
         if self.id.is_empty() {
-            self.id = uuid::Uuid::new_v4().simple().to_string()[..8].to_owned();
+            self.id = uuid::Uuid::new_v4().simple().to_string()[..ID_LEN].to_owned();
         }
         Ok(self)
     }

@@ -8,6 +8,7 @@ use crate::error::{LabError, LabErrorKind, Result};
 use crate::ledger::Place;
 #[cfg(feature = "postgres")]
 use crate::ledger::session::Session;
+use crate::supervisor::Leader;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -138,14 +139,13 @@ fn first_column(path: &Path, query: &str) -> Result<Vec<String>> {
 pub(super) fn output_of(key: &str, words: &[String], variables: &[(String, String)]) -> Result<String> {
     let wrong = |what: String| LabError::usage(format!("{key}: {what}"));
     let Some((program, arguments)) = words.split_first() else { return Err(wrong("no program".into())) };
-    let mut child = Command::new(program)
-        .args(arguments)
-        .envs(variables.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| wrong(format!("{program} cannot be started")).because(error))?;
-    let pipe = child.stdout.take();
+    let mut command = Command::new(program);
+    command.args(arguments).envs(variables.iter().map(|(name, value)| (name, value)));
+    let started = Leader::start(&command, |command| {
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+    });
+    let mut child = started.map_err(|error| wrong(format!("{program} cannot be started")).because(error))?;
+    let pipe = child.child().stdout.take();
     let reader = std::thread::spawn(move || {
         let mut text = Vec::new();
         if let Some(mut pipe) = pipe {
@@ -156,12 +156,11 @@ pub(super) fn output_of(key: &str, words: &[String], variables: &[(String, Strin
     });
     let until = Instant::now() + COMMAND_MAX;
     let status = loop {
-        match child.try_wait() {
+        match child.ended_alone() {
             Ok(Some(status)) => break status,
             Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
             _ => {
-                let _ = child.kill();
-                let _ = child.wait();
+                let _ = child.end();
                 return Err(wrong(format!("{program} took longer than {COMMAND_MAX:?}")));
             }
         }

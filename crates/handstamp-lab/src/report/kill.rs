@@ -14,6 +14,10 @@ use std::path::Path;
 /// Kills of each run of the published lab.
 const PUBLISHED_KILLS: u32 = 20;
 
+/// Said where it happened.
+pub(super) const BROKER_ENDED: &str = "The broker inside the lab ended by itself meanwhile: what ran on it was run again \
+     from its beginning, or is missing; `outcome` in report.json counts it for each row.";
+
 /// Makes it.
 ///
 /// # Errors
@@ -36,18 +40,21 @@ pub(super) fn page(folder: &Path) -> Result<Page> {
     }
     let mut pictures = vec![harm_picture(&outcome), timeline_picture(settings, &lanes)];
     pictures.extend(rates_picture(&outcome));
+    let mut notes = vec![
+        "*Doubled* is the sum of (effects of an id − 1), *lost* counts ids that were sent and have no effect: both \
+         from the producer's log and the database alone. Median (least–most) of a run, and totals.",
+        "*Kills* counts those that left enough messages to mean something. *Skipped* and *late refused* are what \
+         consumers say of themselves: evidence, never part of the verdict.",
+    ];
+    notes.extend(outcome.rows.iter().any(|row| row.broker_ended > 0).then_some(BROKER_ENDED));
     Ok(Page {
         what: "lab kill",
         title: "Consumers killed on purpose",
         about: about(settings),
         conclusion: Some(outcome.conclusion.clone()),
         table: table(&outcome),
-        notes: vec![
-            "*Doubled* is the sum of (effects of an id − 1), *lost* counts ids that were sent and have no effect: both \
-             from the producer's log and the database alone. Median (least–most) of a run, and totals.",
-            "*Kills* counts those that left enough messages to mean something. *Skipped* and *late refused* are what \
-             consumers say of themselves: evidence, never part of the verdict.",
-        ],
+        more: vec![],
+        notes,
         published: published(),
         pictures,
         programs,

@@ -1,7 +1,7 @@
 //! The page of `lab zombie`.
 
 use super::chart::{Bar, Chart, Row as ChartRow, Scale, Spread};
-use super::kill::version;
+use super::kill::{BROKER_ENDED, version};
 use super::page::{Page, Picture, Table};
 use super::svg::colour;
 use super::timeline::{self, Lane};
@@ -43,13 +43,18 @@ pub(super) fn page(folder: &Path, about: Option<&About>) -> Result<Page> {
     if let (Value::Object(asked), Ok(Value::Object(more))) = (&mut asked, serde_json::to_value(stalls)) {
         asked.extend(more.into_iter().map(|(name, value)| (format!("stalls.{name}"), value)));
     }
+    let mut notes = vec![
+        "*Stalled doubled* counts the stalled messages that have more than one effect. Evictions, refused late \
+         commits, skips and waits are what consumers say of themselves: evidence, never part of the verdict.",
+    ];
+    notes.extend(outcome.rows.iter().any(|row| row.broker_ended > 0).then_some(BROKER_ENDED));
     Ok(Page {
         what: "lab zombie",
         title: "Consumers that their group has given up on",
         about: format!(
-            "{} consumers, {} messages a run, runs: {}; one message in {} stalls for {} ms the first time, with \
+            "{}, {} messages a run, runs: {}; one message in {} stalls for {} ms the first time, with \
              max.poll.interval.ms={}.",
-            stalls.members,
+            stalls.describe_groups(),
             grouped(settings.messages),
             settings.runs,
             stalls.one_in,
@@ -58,10 +63,7 @@ pub(super) fn page(folder: &Path, about: Option<&About>) -> Result<Page> {
         ),
         conclusion: Some(outcome.conclusion.clone()),
         table: table(&outcome),
-        notes: vec![
-            "*Stalled doubled* counts the stalled messages that have more than one effect. Evictions, refused late \
-             commits, skips and waits are what consumers say of themselves: evidence, never part of the verdict.",
-        ],
+        notes,
         published: Table {
             header: vec!["subject, 50 evictions", "stalled doubled"],
             rows: reference::ZOMBIE
@@ -108,11 +110,12 @@ fn table(outcome: &Outcome) -> Table {
             waited,
         ]
     };
-    Table { header, rows: outcome.rows.iter().map(row).collect() }
+    Table { header, rows: outcome.lines().iter().map(row).collect() }
 }
 
 fn harm_picture(outcome: &Outcome) -> Picture {
-    let rows = outcome.rows.iter().filter(|row| !row.runs.is_empty()).map(|row| {
+    let lines = outcome.lines();
+    let rows = lines.iter().filter(|row| !row.runs.is_empty()).map(|row| {
         let bar = |what, colour, of: &dyn Fn(&zombie::RunOutcome) -> u64| {
             let crate::kill::Spread { median, min, max } =
                 crate::kill::Spread::of(row.runs.iter().map(of).collect());

@@ -1,15 +1,16 @@
 //! What the runs of a folder prove: recomputed from histories and logs.
 
 use super::run::stalled_ids;
-use super::{Row, Stalls};
+use super::{Group, Row, Stalls};
 use crate::checker::{self, Verdict};
 use crate::error::{LabError, Result};
 use crate::history::{self, Event};
-use crate::kill::{Conclusion, RowKind, Settings};
+use crate::kill::{self, Conclusion, RowKind, Settings};
 use crate::subjects::Subject;
 use crate::workload;
 use crate::workload::Plan;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// One run of one row.
@@ -17,6 +18,10 @@ use std::path::Path;
 pub struct RunOutcome {
     /// Number of the run.
     pub run: u32,
+    /// Consumers in the group.
+    pub members: u32,
+    /// `partition.assignment.strategy`; `None`: the client library's own.
+    pub assignor: Option<String>,
     /// What it proved.
     pub verdict: Verdict,
     /// Messages that were stalled on.
@@ -42,6 +47,9 @@ pub struct RowOutcome {
     pub name: String,
     /// Complete runs.
     pub runs: Vec<RunOutcome>,
+    /// How often the broker inside the lab ended by itself: what ran on it was run again, or is missing.
+    #[serde(default)]
+    pub broker_ended: u32,
 }
 
 impl RowOutcome {
@@ -49,6 +57,21 @@ impl RowOutcome {
     #[must_use]
     pub fn sum(&self, of: impl Fn(&RunOutcome) -> u64) -> u64 {
         self.runs.iter().map(of).sum()
+    }
+
+    /// The same in one part for each assignor; as it is where there is but one.
+    #[must_use]
+    pub fn by_assignor(&self) -> Vec<Self> {
+        let all: BTreeSet<&Option<String>> = self.runs.iter().map(|run| &run.assignor).collect();
+        if all.len() < 2 {
+            return vec![self.clone()];
+        }
+        let part = |assignor: &Option<String>| Self {
+            name: format!("{}, {}", self.name, assignor.as_deref().unwrap_or("the library's own")),
+            runs: self.runs.iter().filter(|run| run.assignor == *assignor).cloned().collect(),
+            ..self.clone()
+        };
+        all.into_iter().map(part).collect()
     }
 }
 
@@ -63,6 +86,14 @@ pub struct Outcome {
     pub rows: Vec<RowOutcome>,
     /// What it proves.
     pub conclusion: Conclusion,
+}
+
+impl Outcome {
+    /// The lines of the table: each row, in one line for each assignor where they differ.
+    #[must_use]
+    pub fn lines(&self) -> Vec<RowOutcome> {
+        self.rows.iter().flat_map(RowOutcome::by_assignor).collect()
+    }
 }
 
 /// Whether a run of a row is complete.
@@ -86,12 +117,14 @@ pub fn recompute(folder: &Path) -> Result<Outcome> {
     let mut rows = Vec::new();
     for row in Row::ALL {
         let mut runs = Vec::new();
+        let mut broker_ended = 0;
         for run in 0..settings.runs {
+            broker_ended += kill::broker_ends(&folder.join(row.file_stem(run)));
             if is_complete(folder, row, run) {
                 runs.push(run_outcome(folder, &settings, &stalls, row, run)?);
             }
         }
-        rows.push(RowOutcome { row, name: row.name().to_owned(), runs });
+        rows.push(RowOutcome { row, name: row.name().to_owned(), runs, broker_ended });
     }
     let conclusion = conclude(&settings, &rows);
     Ok(Outcome { settings, stalls, rows, conclusion })
@@ -115,8 +148,11 @@ fn run_outcome(
     let count = |of: &dyn Fn(&Event) -> bool| {
         u64::try_from(entries.iter().filter(|entry| of(&entry.event)).count()).unwrap_or(u64::MAX)
     };
+    let Group { members, assignor } = stalls.group(settings.seed, run);
     Ok(RunOutcome {
         run,
+        members,
+        assignor,
         verdict: checker::judge(&sent, &end),
         stalls: count(&|event| matches!(event, Event::Stalled { .. })),
         stalled_doubled: u64::try_from(stalled.iter().filter(|id| doubled(id)).count()).unwrap_or(u64::MAX),
@@ -153,19 +189,14 @@ fn conclude(settings: &Settings, rows: &[RowOutcome]) -> Conclusion {
             }
         }
         if row.runs.len() < usize::try_from(settings.runs).unwrap_or(usize::MAX) {
-            doubts.push(format!("{}: runs are missing", row.name));
+            let why = match row.broker_ended {
+                0 => String::new(),
+                times => format!(": the broker inside the lab ended by itself, {times} times in all"),
+            };
+            doubts.push(format!("{}: runs are missing{why}", row.name));
         }
-        let (stalls, evictions) = (row.sum(|run| run.stalls), row.sum(|run| run.evictions));
-        if stalls == 0 {
-            doubts.push(format!("{}: nobody stalled", row.name));
-        } else if row.row.is_evicted() && evictions == 0 {
-            doubts.push(format!("{}: nobody was evicted", row.name));
-        } else if !row.row.is_evicted() && evictions > 0 {
-            doubts.push(format!("{}: evicted {evictions} times, though it goes on polling", row.name));
-        }
-        if row.row.subject == Subject::B && row.sum(|run| run.stalled_doubled) * 2 < stalls {
-            doubts.push(format!("{}: doubled too few of its stalled messages to be a control", row.name));
-        }
+        // Each assignor must have met what is to be shown.
+        doubts.extend(row.by_assignor().iter().flat_map(unmet));
     }
     if !violations.is_empty() {
         Conclusion::Violated(violations)
@@ -176,6 +207,23 @@ fn conclude(settings: &Settings, rows: &[RowOutcome]) -> Conclusion {
     }
 }
 
+/// What did not happen that a line of the table is there to show, or happened that must not.
+fn unmet(row: &RowOutcome) -> Vec<String> {
+    let mut doubts = Vec::new();
+    let (stalls, evictions) = (row.sum(|run| run.stalls), row.sum(|run| run.evictions));
+    if stalls == 0 {
+        doubts.push(format!("{}: nobody stalled", row.name));
+    } else if row.row.is_evicted() && evictions == 0 {
+        doubts.push(format!("{}: nobody was evicted", row.name));
+    } else if !row.row.is_evicted() && evictions > 0 {
+        doubts.push(format!("{}: evicted {evictions} times, though it goes on polling", row.name));
+    }
+    if row.row.subject == Subject::B && row.sum(|run| run.stalled_doubled) * 2 < stalls {
+        doubts.push(format!("{}: doubled too few of its stalled messages to be a control", row.name));
+    }
+    doubts
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,6 +232,8 @@ mod tests {
     fn rows() -> Vec<RowOutcome> {
         let run = |row: Row| RunOutcome {
             run: 0,
+            members: 3,
+            assignor: None,
             verdict: Verdict {
                 sent: 500,
                 doubled: u64::from(row.subject == Subject::B),
@@ -196,7 +246,9 @@ mod tests {
             skipped: 1,
             held_up_ms: vec![],
         };
-        Row::ALL.map(|row| RowOutcome { row, name: row.name().into(), runs: vec![run(row)] }).into()
+        Row::ALL
+            .map(|row| RowOutcome { row, name: row.name().into(), runs: vec![run(row)], broker_ended: 0 })
+            .into()
     }
 
     #[test]
@@ -227,5 +279,26 @@ mod tests {
         let mut rows = rows();
         rows[3].runs[0].verdict.doubled = 1;
         assert!(matches!(conclude(&Settings::of(Profile::Quick), &rows), Conclusion::Violated(_)));
+    }
+
+    #[test]
+    fn assignors_are_counted_apart_and_each_must_have_met_a_zombie() {
+        let mut all = rows();
+        for row in &mut all {
+            let mut other = row.runs[0].clone();
+            (row.runs[0].assignor, other.assignor) =
+                (Some("range".into()), Some("cooperative-sticky".into()));
+            other.run = 1;
+            row.runs.push(other);
+        }
+        let settings = Settings { runs: 2, ..Settings::of(Profile::Quick) };
+        assert_eq!(conclude(&settings, &all), Conclusion::Kept);
+        let lines = all[1].by_assignor();
+        let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
+        assert_eq!(names, ["c, cooperative-sticky", "c, range"]);
+        assert!(lines.iter().all(|line| line.sum(|run| run.evictions) == 1));
+        all[1].runs[1].evictions = 0;
+        let doubts = vec!["c, cooperative-sticky: nobody was evicted".to_owned()];
+        assert_eq!(conclude(&settings, &all), Conclusion::Inconclusive(doubts));
     }
 }

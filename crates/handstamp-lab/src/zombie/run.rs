@@ -1,12 +1,13 @@
 //! One run of one row: several consumers, some messages that are stalled on, and the wait until all is over.
 
-use super::{Row, Stalls};
+use super::{Group, Row, Stalls};
 use crate::error::Result;
-use crate::history::{Event, History};
+use crate::history::Event;
 use crate::kill::{self, Child, RowKind, Run, Surroundings};
 use crate::schedule::Random;
 use crate::subjects::{Stall, Stalling, stall};
 use crate::workload::{Plan, SentLog};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -29,43 +30,57 @@ struct Frozen {
 }
 
 /// Does one run; its history and the producer's log are complete when it returns `Ok`.
+///
+/// # Errors
+/// As `lab kill`; `BrokerInside` when the broker inside the lab ended by itself each time.
 pub(super) fn zombie_run(around: &Surroundings<'_>, stalls: &Stalls, row: Row, run: u32) -> Result<()> {
+    kill::persistently(|earlier| attempt(around, stalls, row, run, earlier))
+}
+
+fn attempt(around: &Surroundings<'_>, stalls: &Stalls, row: Row, run: u32, earlier: &[String]) -> Result<()> {
     let settings = around.settings;
     let needed = settings.messages.max(stalls.one_in);
     let plan = Plan { messages: needed, ..settings.plan(run, RowKind::Random) };
     let stem = around.folder.join(row.file_stem(run));
-    let history = History::create(&stem.with_extension("jsonl"))?;
-    history.note(Event::Run {
-        subject: row.name().to_owned(),
-        run,
-        seed: settings.seed,
-        messages: plan.messages,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-    });
+    let history = kill::begin(around, &stem, row.name(), run, plan.messages, earlier)?;
+    let noted = history.clone();
     let kill_row = kill::Row { subject: row.subject, kind: RowKind::Random };
-    let mut now = Run::open(around, kill_row, run, plan, history)?;
+    let work = || {
+        let mut now = Run::open(around, kill_row, run, plan, history)?;
+        let done = stall_and_wait(around, &mut now, stalls, row, run, &stem);
+        done.map_err(|error| now.blamed(error))
+    };
+    work().inspect_err(|error| kill::note_broker(&noted, error))
+}
+
+/// Sends, starts the group of this run, waits until all is over, and asks the database.
+fn stall_and_wait(
+    around: &Surroundings<'_>,
+    now: &mut Run<'_>,
+    stalls: &Stalls,
+    row: Row,
+    run: u32,
+    stem: &Path,
+) -> Result<()> {
     let ids = stalled_ids(&now.plan, stalls.one_in);
+    let Group { members, assignor } = stalls.group(around.settings.seed, run);
     now.setup.max_poll_interval_ms = Some(stalls.max_poll_interval_ms);
-    now.setup.stall =
-        Some(Stall { ids: ids.clone(), ms: stalls.ms, how: row.how, assignor: stalls.assignor.clone() });
+    now.setup.stall = Some(Stall { ids: ids.clone(), ms: stalls.ms, how: row.how, assignor });
     let mut log = SentLog::create(&stem.with_extension("sent.jsonl"))?;
     now.topic.fill(&now.plan, &mut log, around.cancel)?;
     log.finish()?;
     let mut children = Vec::new();
-    for _ in 0..stalls.members {
+    for _ in 0..members {
         children.push(now.start(None)?);
     }
-    let worked = until_over(around, &mut now, &mut children, stalls, row);
+    let worked = until_over(around, now, &mut children, stalls, row);
     // A frozen process is killed as well as any.
     for child in children {
         child.process.kill()?;
     }
-    remove_marks(&now, &ids);
+    remove_marks(now, &ids);
     worked?;
-    now.history.note_repeated(&now.ledger.repeated_ms()?);
-    let end = now.ledger.end_state()?;
-    now.history.note(Event::End(end));
-    now.history.finish()
+    now.note_end()
 }
 
 /// Waits until everything is settled, nobody is asleep and nothing more happens.

@@ -1,6 +1,7 @@
 //! One run of the lab in a folder of its own.
 
 use handstamp_lab::broker::Broker;
+use handstamp_lab::broker::mock::MockLaunch;
 use handstamp_lab::cancel::Cancel;
 use handstamp_lab::kill::{self, Launch, Outcome, Profile, RowOutcome, Settings, Surroundings};
 use handstamp_lab::ledger::Place;
@@ -23,6 +24,11 @@ pub(crate) fn settings(subjects: &[Subject]) -> Settings {
 
 pub(crate) fn launch() -> Launch {
     Launch { program: env!("CARGO_BIN_EXE_lab-subject").into(), subject: vec![], pipeline: vec![] }
+}
+
+pub(crate) fn mock_launch() -> MockLaunch {
+    let arguments = vec!["mock-broker".to_owned()];
+    MockLaunch { program: env!("CARGO_BIN_EXE_lab-subject").into(), arguments }
 }
 
 /// Runs it, with a line of progress for whoever reads a failure.

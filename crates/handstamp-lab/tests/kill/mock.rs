@@ -1,6 +1,6 @@
 //! Without any server.
 
-use crate::common::{row, run, settings};
+use crate::common::{mock_launch, row, run, settings};
 use handstamp_lab::broker::Broker;
 use handstamp_lab::kill::{self, Conclusion};
 use handstamp_lab::ledger::Place;
@@ -11,7 +11,7 @@ fn the_differences_show_without_any_server() {
     let folder = tempfile::tempdir().unwrap();
     let place = Place::Sqlite(folder.path().to_owned());
     let settings = settings(&[Subject::B, Subject::C, Subject::Handstamp]).checked(true).unwrap();
-    let broker = Broker::mock().unwrap();
+    let broker = Broker::mock(mock_launch()).unwrap();
     let outcome = run(&settings, &broker, &place, folder.path());
     assert_eq!(outcome.conclusion, Conclusion::Kept, "{outcome:#?}");
     assert!(row(&outcome, "a1").doubled() > 0);

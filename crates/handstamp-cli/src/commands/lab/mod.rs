@@ -2,13 +2,14 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `demo`, `faults`, `kill`, `matrix`, `own`, `zombie` | the command of that name; `kill` also `lab verify` |
+//! | `clean`, `demo`, `faults`, `kill`, `matrix`, `own`, `zombie` | the command of that name; `kill` also `lab verify` |
 //! | `measure` | `lab throughput` and `lab storage` |
 //! | `options` | what can be asked of several commands |
 //! | `ground` | what a run stands on: broker, store, this program |
 //! | `folder`, `scratch` | the folder that a run leaves, and one that is removed |
 //! | `progress`, `tables` | what is said on the way and at the end |
 
+pub(crate) mod clean;
 pub(crate) mod demo;
 pub(crate) mod faults;
 #[cfg(feature = "kafka")]
@@ -29,7 +30,8 @@ pub(crate) mod zombie;
 
 use crate::exit::{CliError, Exit};
 use clap::Subcommand;
-use handstamp_lab::{Cancel, LabError, LabErrorKind};
+use handstamp_lab::{Cancel, LabError, LabErrorKind, supervisor};
+use std::ffi::OsString;
 
 /// The lab's commands.
 #[derive(Debug, Subcommand)]
@@ -102,16 +104,44 @@ control did no harm, or a broker cannot be led through a proxy.")]
     #[command(after_help = "Example:
   handstamp lab storage --database postgres://…")]
     Storage(measure::StorageArgs),
+    /// List, or remove, what runs left on servers that were killed (SIGKILL) and could not.
+    #[command(after_help = "Examples:
+  handstamp lab clean --brokers 127.0.0.1:9092 --database postgres://…
+  handstamp lab clean --brokers 127.0.0.1:9092 --database postgres://… --yes
+
+Only what carries a name of the lab is looked at, and what began long enough ago, by a process that no longer
+runs on this machine.")]
+    Clean(clean::CleanArgs),
     /// A consumer to be killed, which `lab demo` starts.
     #[command(hide = true)]
     DemoConsumer,
     /// A consumer to be killed, which `lab kill` starts.
     #[command(hide = true)]
     Subject,
+    /// A broker for runs without one, which the lab starts.
+    #[cfg(feature = "kafka")]
+    #[command(hide = true)]
+    MockBroker,
+    /// Between the lab and a child: becomes the child, which then ends with the lab.
+    #[command(hide = true)]
+    Tether(TetherArgs),
+    /// Outlives the lab for a moment, and ends what its children had started.
+    #[command(hide = true)]
+    Guard,
     /// A consumer broken on purpose.
     #[cfg(feature = "crash-points")]
     #[command(hide = true)]
     BrokenSubject(matrix::BrokenArgs),
+}
+
+/// Who is tied to whom.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TetherArgs {
+    /// The lab's process id.
+    lab: u32,
+    /// The child and its arguments.
+    #[arg(last = true, required = true)]
+    words: Vec<OsString>,
 }
 
 impl LabCommand {
@@ -125,6 +155,7 @@ impl LabCommand {
             Self::Zombie(args) => args.json,
             Self::Throughput(args) => args.json,
             Self::Storage(args) => args.json,
+            Self::Clean(args) => args.json,
             Self::Matrix(args) => args.json,
             _ => false,
         }
@@ -136,6 +167,7 @@ impl LabCommand {
 /// # Errors
 /// Why it could not go on; a verdict is an exit code.
 pub(crate) fn dispatch(command: &LabCommand) -> Result<Exit, CliError> {
+    tie()?;
     match command {
         LabCommand::Demo(args) => demo::demo(args),
         LabCommand::DemoConsumer => demo::consumer(),
@@ -146,11 +178,31 @@ pub(crate) fn dispatch(command: &LabCommand) -> Result<Exit, CliError> {
         LabCommand::Faults(args) => faults::faults(args),
         LabCommand::Throughput(args) => measure::throughput(args),
         LabCommand::Storage(args) => measure::storage(args),
+        LabCommand::Clean(args) => clean::clean(args),
         LabCommand::Subject => subject(),
+        #[cfg(feature = "kafka")]
+        LabCommand::MockBroker => match handstamp_lab::broker::mock::main() {
+            Ok(()) => Ok(Exit::Ok),
+            Err(error) => Err(CliError::new(Exit::Unexpected, format!("mock broker: {error}"))),
+        },
+        LabCommand::Tether(args) => supervisor::tether(args.lab, &args.words),
+        LabCommand::Guard => supervisor::guard().map(|()| Exit::Ok).map_err(failed),
         LabCommand::Matrix(args) => matrix::matrix(args),
         #[cfg(feature = "crash-points")]
         LabCommand::BrokenSubject(args) => matrix::broken_subject(args),
     }
+}
+
+/// Says how children are tied to this process, should it start any.
+///
+/// # Errors
+/// The operating system does not say where this program lies.
+fn tie() -> Result<(), CliError> {
+    let program = this_program()?;
+    let words = |words: [&str; 4]| words.map(str::to_owned).to_vec();
+    let tether = words(["--log", "off", "lab", "tether"]);
+    supervisor::tie(supervisor::Ties { program, tether, guard: words(["--log", "off", "lab", "guard"]) });
+    Ok(())
 }
 
 /// Consumes as told on standard input until killed.
@@ -189,6 +241,8 @@ fn failed(error: LabError) -> CliError {
         LabErrorKind::Usage => Exit::Usage,
         LabErrorKind::Unreachable => Exit::Unreachable,
         LabErrorKind::Cancelled => Exit::Unfinished,
+        #[cfg(feature = "kafka")]
+        LabErrorKind::BrokerInside => Exit::Inconclusive,
         _ => Exit::Unexpected,
     };
     CliError::new(exit, error.message.clone()).caused_by(std::error::Error::source(&error))

@@ -45,7 +45,18 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
         header.push("published lab: doubled, lost");
     }
     let rows = outcome.rows.iter().map(|row| cells(row, several, published)).collect();
-    format!("{}\n{}\n", table::plain(&header, rows), conclusion(&outcome.conclusion))
+    let ended = broker_ended(outcome.rows.iter().map(|row| row.broker_ended).sum());
+    format!("{}\n{ended}{}\n", table::plain(&header, rows), conclusion(&outcome.conclusion))
+}
+
+fn broker_ended(times: u32) -> String {
+    match times {
+        0 => String::new(),
+        1 => "the broker inside the lab ended by itself once: what ran on it was run again\n".to_owned(),
+        _ => {
+            format!("the broker inside the lab ended by itself {times} times: what ran on it was run again\n")
+        }
+    }
 }
 
 fn cells(row: &RowOutcome, several: bool, published: bool) -> Vec<String> {
@@ -96,7 +107,8 @@ fn conclusion(conclusion: &Conclusion) -> String {
 /// What zombies did.
 #[cfg(feature = "postgres")]
 pub(crate) fn zombies(outcome: &handstamp_lab::zombie::Outcome) -> String {
-    let rows = outcome.rows.iter().map(|row| {
+    let lines = outcome.lines();
+    let rows = lines.iter().map(|row| {
         let mut held: Vec<u64> = row.runs.iter().flat_map(|run| run.held_up_ms.clone()).collect();
         held.sort_unstable();
         let held = match (held.get(held.len() / 2), held.last()) {
@@ -129,7 +141,8 @@ pub(crate) fn zombies(outcome: &handstamp_lab::zombie::Outcome) -> String {
         "new owner held up",
         "published lab",
     ];
-    format!("{}\n{}\n", table::plain(&header, rows.collect()), conclusion(&outcome.conclusion))
+    let ended = broker_ended(outcome.rows.iter().map(|row| row.broker_ended).sum());
+    format!("{}\n{ended}{}\n", table::plain(&header, rows.collect()), conclusion(&outcome.conclusion))
 }
 
 /// Messages a second, and how that compares with `b` in the same round.
@@ -188,7 +201,7 @@ mod tests {
             skipped: 0,
             commits_refused: 0,
         });
-        RowOutcome { row, name: row.name(), runs: runs.collect(), per_second: Some(445.12) }
+        RowOutcome { row, name: row.name(), runs: runs.collect(), per_second: Some(445.12), broker_ended: 2 }
     }
 
     #[test]
@@ -205,6 +218,7 @@ mod tests {
             "445.1",
             "kept",
             "3,648 (2,777-4,525), 0 (0-0)",
+            "ended by itself 2 times",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

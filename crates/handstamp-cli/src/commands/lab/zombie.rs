@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// `lab zombie`.
 #[derive(Debug, Args)]
 pub(crate) struct ZombieArgs {
-    /// How much is done.
+    /// How much is done: 1 run, 5 runs, or 1,000 runs of one stall each in groups that differ.
     #[arg(long, value_enum, default_value = "quick")]
     pub(crate) profile: ProfileName,
     /// Kafka's bootstrap servers; without them a broker inside this program stands in.
@@ -23,11 +23,12 @@ pub(crate) struct ZombieArgs {
     /// Runs of each row.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) runs: Option<u32>,
-    /// Consumers in each group.
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
-    pub(crate) members: u32,
+    /// Consumers in each group; default: 3, in profile `long` 2 to 8 by the seed.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub(crate) members: Option<u32>,
     /// How the group shares its partitions: range and roundrobin stop everybody at a rebalance,
-    /// cooperative-sticky does not; default: the client library's own.
+    /// cooperative-sticky does not; default: the client library's own, in profile `long` range and
+    /// cooperative-sticky by turns.
     #[arg(long, value_name = "NAME", value_parser = ["range", "roundrobin", "cooperative-sticky"])]
     pub(crate) assignor: Option<String>,
     /// Decides which messages are stalled on.
@@ -66,7 +67,7 @@ pub(crate) fn zombie(args: &ZombieArgs) -> Result<Exit, CliError> {
     use super::{failed, folder, progress};
     use crate::output;
     use handstamp_lab::kill::Settings;
-    use handstamp_lab::zombie::{self, Stalls};
+    use handstamp_lab::zombie;
 
     let folder = folder::named_or_fresh(args.resume.as_ref().or(args.out.as_ref()), "zombie");
     let ground = Ground::prepare(&folder, args.brokers.as_deref(), Some(&args.database))?;
@@ -75,19 +76,18 @@ pub(crate) fn zombie(args: &ZombieArgs) -> Result<Exit, CliError> {
         let earlier = zombie::recompute(folder).map_err(failed)?;
         (earlier.settings, earlier.stalls)
     } else {
-        let stalls = Stalls { members: args.members, assignor: args.assignor.clone(), ..Stalls::default() };
-        (settings(args), stalls)
+        (settings(args), stalls(args))
     };
     let settings = Settings { side_by_side: usize::from(args.side_by_side), ..settings };
     let settings = settings.checked(false).map_err(failed)?;
     let stalls = stalls.checked(&settings, &ground.place).map_err(failed)?;
     handstamp_lab::report::note(folder, servers, &serde_json::Value::Null).map_err(failed)?;
     output::say(&format!(
-        "{} runs of {} rows; {} consumers, {} messages, one in {} stalls {} ms, max.poll.interval.ms={}\n\
+        "{} runs of {} rows; {}, {} messages, one in {} stalls {} ms, max.poll.interval.ms={}\n\
          on {servers}\nhistories: {}",
         settings.runs,
         zombie::Row::ALL.len(),
-        stalls.members,
+        stalls.describe_groups(),
         settings.messages,
         stalls.one_in,
         stalls.ms,
@@ -105,7 +105,8 @@ fn settings(args: &ZombieArgs) -> handstamp_lab::kill::Settings {
     let (profile, runs, messages) = match args.profile {
         ProfileName::Quick => (Profile::Quick, 1, 1000),
         ProfileName::Source => (Profile::Source, 5, 5000),
-        ProfileName::Long => (Profile::Long, 1000, 5000),
+        // One stall each: a round.
+        ProfileName::Long => (Profile::Long, 1000, 500),
     };
     Settings {
         runs: args.runs.unwrap_or(runs),
@@ -115,6 +116,21 @@ fn settings(args: &ZombieArgs) -> handstamp_lab::kill::Settings {
         work_ms: 1,
         ..Settings::of(profile)
     }
+}
+
+#[cfg(all(feature = "kafka", feature = "postgres"))]
+fn stalls(args: &ZombieArgs) -> handstamp_lab::zombie::Stalls {
+    use handstamp_lab::zombie::{Stalls, Vary};
+    let all = Stalls::default();
+    let vary = (args.profile == ProfileName::Long).then(|| {
+        let all = Vary::default();
+        Vary {
+            members: args.members.map_or(all.members, |members| (members, members)),
+            assignors: args.assignor.clone().map_or(all.assignors, |assignor| vec![assignor]),
+        }
+    });
+    let members = args.members.unwrap_or(all.members);
+    Stalls { members, assignor: args.assignor.clone(), vary, ..all }
 }
 
 /// Prints what a folder of `lab zombie` proves.

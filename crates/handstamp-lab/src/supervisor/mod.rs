@@ -6,13 +6,18 @@
 //!                    └─► dropped: killed and waited for, also when the lab panics
 //! ```
 //!
-//! A child of ours also ends when its standard input closes, so that none survives a lab that was killed
-//! itself.
+//! A child leads a process group of its own, which ends with it. How children end with a lab that is killed
+//! itself is said in `tether`; a child of ours also ends when its standard input closes.
+
+mod tether;
+
+pub(crate) use tether::Leader;
+pub use tether::{Ties, guard, tether, tie};
 
 use crate::error::{LabError, LabErrorKind, Result};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,7 +32,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// A running child process.
 #[derive(Debug)]
 pub struct Process {
-    child: Child,
+    leader: Leader,
     /// Kept open: its end tells the child that the lab is gone.
     input: Option<ChildStdin>,
     tail: Arc<Mutex<VecDeque<String>>>,
@@ -48,23 +53,19 @@ impl Process {
         let failed = |what: &str, error: std::io::Error| {
             LabError::new(LabErrorKind::Other, format!("a subject cannot be started: {what}")).because(error)
         };
-        // Ctrl-C at a terminal reaches a whole group: the lab alone is to hear it, and to end its children.
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(command, 0);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| failed(&command.get_program().to_string_lossy(), error))?;
+        let started = Leader::start(command, |command| {
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        });
+        let mut leader = started.map_err(|error| failed(&command.get_program().to_string_lossy(), error))?;
         let tail = Arc::new(Mutex::new(VecDeque::new()));
-        let mut process = Self { input: child.stdin.take(), child, tail, readers: Vec::new() };
+        let input = leader.child().stdin.take();
+        let mut process = Self { input, leader, tail, readers: Vec::new() };
         let on_line = Arc::new(on_line);
-        if let Some(out) = process.child.stdout.take() {
+        if let Some(out) = process.leader.child().stdout.take() {
             let on_line = Arc::clone(&on_line);
             process.read("subject output", out, move |line| on_line(line))?;
         }
-        if let Some(errors) = process.child.stderr.take() {
+        if let Some(errors) = process.leader.child().stderr.take() {
             let tail = Arc::clone(&process.tail);
             process.read("subject log", errors, move |line| {
                 on_line(line);
@@ -75,11 +76,21 @@ impl Process {
                 tail.push_back(line.to_owned());
             })?;
         }
-        if let (Some(setup), Some(input)) = (setup, &mut process.input) {
-            let sent = writeln!(input, "{setup}").and_then(|()| input.flush());
-            sent.map_err(|error| failed("it takes no setup", error))?;
+        if let Some(setup) = setup {
+            process.tell(setup)?;
         }
         Ok(process)
+    }
+
+    /// Hands it one more line on its standard input.
+    ///
+    /// # Errors
+    /// It takes none.
+    pub fn tell(&mut self, line: &str) -> Result<()> {
+        let Some(input) = &mut self.input else { return Ok(()) };
+        writeln!(input, "{line}").and_then(|()| input.flush()).map_err(|error| {
+            LabError::new(LabErrorKind::Other, "a subject takes nothing on its standard input").because(error)
+        })
     }
 
     fn read(
@@ -108,17 +119,20 @@ impl Process {
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.leader.id()
     }
 
     /// Its exit status once it has ended.
     ///
     /// # Errors
-    /// The operating system does not say.
+    /// The operating system does not say, or the program could not be executed.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        self.child.try_wait().map_err(|error| {
+        let ended = self.leader.ended().map_err(|error| {
             LabError::new(LabErrorKind::Other, "a subject's state is unknown").because(error)
-        })
+        })?;
+        let Some(status) = ended else { return Ok(None) };
+        self.await_last_words();
+        tether::not_started(status, &self.log_tail()).map_or(Ok(Some(status)), Err)
     }
 
     /// SIGKILL; returns once the process is gone and everything it said is read.
@@ -126,13 +140,17 @@ impl Process {
     /// # Errors
     /// The operating system refuses.
     pub fn kill(mut self) -> Result<ExitStatus> {
-        let gone = self.child.kill().and_then(|()| self.child.wait());
-        // What it started itself may hold its output open: that is not waited for.
+        let gone = self.leader.end();
+        self.await_last_words();
+        gone.map_err(|error| LabError::new(LabErrorKind::Other, "a subject cannot be killed").because(error))
+    }
+
+    /// Of one that is gone. What it handed its output to may hold it open: that is not waited for.
+    fn await_last_words(&self) {
         let until = Instant::now() + DRAIN;
         while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        gone.map_err(|error| LabError::new(LabErrorKind::Other, "a subject cannot be killed").because(error))
     }
 
     /// Sends a signal by its name, such as `STOP` or `TERM`.
@@ -157,14 +175,6 @@ impl Process {
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Of one that has ended already, both say so, and that is all right.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,7 +188,11 @@ mod tests {
         let process =
             Process::start(&mut shell, Some("setup"), move |line| drop(heard.send(line.to_owned())));
         let process = process.expect("started");
-        assert_eq!(hear.recv_timeout(Duration::from_secs(20)).as_deref(), Ok("got setup"));
+        // Its two outputs are read by a thread each.
+        let mut heard: Vec<String> =
+            (0..2).map(|_| hear.recv_timeout(Duration::from_secs(20)).expect("a line")).collect();
+        heard.sort();
+        assert_eq!(heard, ["got setup", "trouble"]);
         let pid = process.pid();
         process.signal("STOP").expect("stopped");
         let status = process.kill().expect("killed");
