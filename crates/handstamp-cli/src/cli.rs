@@ -58,13 +58,17 @@ With --json standard output is one object whatever happens: every counter, `erro
   handstamp check wallet.toml --print
 
 Whatever `run` would refuse is found: the store is tried out as `run` does it, in a transaction that is rolled back.
+Of a file's first lines the names are looked at: one that the pipeline asks for and none of them has is warned of.
 Exit 5 when a check fails, 0 with warnings alone, 2 when the file cannot be read or parsed.")]
     Check(CheckArgs),
     /// Make or update the tables, then run `[store] setup` once.
     #[command(after_help = "Examples:
   handstamp migrate wallet.toml
   handstamp migrate wallet.toml --show-sql
-  handstamp migrate wallet.toml --grant-to wallet_runner")]
+  handstamp migrate wallet.toml --grant-to wallet_runner
+
+--grant-to names a role that exists. Variables of `[source]`, `[identity]` and the effects need not be set, and those \
+of `url` neither beside a `migrate_url`; --show-sql needs no connection at all.")]
     Migrate(MigrateArgs),
     /// Ask what became of a message.
     #[command(subcommand)]
@@ -77,7 +81,9 @@ Exit 5 when a check fails, 0 with warnings alone, 2 when the file cannot be read
   handstamp publish kafka.toml --sample credits --count 1000 --duplicates 0.1 --create-topic
   handstamp publish kafka.toml --input events.jsonl --id-field /event_id
   cat events.jsonl | handstamp publish kafka.toml --input -
-  handstamp publish --out credits.jsonl --sample credits --count 1000 --duplicates 0.1")]
+  handstamp publish --out credits.jsonl --sample credits --count 1000 --duplicates 0.1
+
+Variables of `[store]` and the effects need not be set.")]
     Publish(PublishArgs),
     /// Measure what crashes do.
     #[cfg(feature = "lab")]
@@ -134,6 +140,9 @@ pub(crate) struct MigrateArgs {
     /// Grant what `run` needs to this role (Postgres).
     #[arg(long, value_name = "ROLE")]
     pub(crate) grant_to: Option<String>,
+    /// Print one JSON object.
+    #[arg(long, conflicts_with = "show_sql")]
+    pub(crate) json: bool,
 }
 
 /// `inbox`.
@@ -265,6 +274,9 @@ pub(crate) struct PublishArgs {
     /// Partitions of a topic that is made.
     #[arg(long, default_value_t = 6, value_name = "N", requires = "create_topic", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) partitions: i32,
+    /// Print one JSON object beside what is said on standard error.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// What can be made up.

@@ -3,6 +3,7 @@
 //! The codes are public: scripts and supervisors may rely on them.
 
 use crate::hints;
+use handstamp_core::chain::added;
 use handstamp_core::{RunError, RunErrorKind, SourceError, SourceErrorKind, StoreError, StoreErrorKind};
 use serde_json::{Value, json};
 use std::fmt;
@@ -133,9 +134,15 @@ impl CliError {
         while let Some(inner) = next
             && self.causes.len() < 16
         {
-            let line = inner.to_string();
-            if !self.message.contains(&line) && !self.causes.iter().any(|cause| cause.contains(&line)) {
-                self.causes.push(line);
+            let text = inner.to_string();
+            // What else stands below is the statement, and not for a terminal.
+            let lines = text
+                .lines()
+                .enumerate()
+                .filter(|(at, line)| *at == 0 || line.starts_with("DETAIL: ") || line.starts_with("HINT: "));
+            for (_, line) in lines {
+                let said = format!("{}\n{}", self.message, self.causes.join("\n"));
+                self.causes.extend(added(&said, line));
             }
             next = inner.source();
         }
@@ -242,6 +249,14 @@ mod tests {
         let shown = CliError::from(source).to_string();
         assert_eq!(shown.matches("a column is missing").count(), 1, "{shown}");
         assert_eq!(shown.matches("hint: do your own tables exist").count(), 1, "{shown}");
+    }
+
+    #[test]
+    fn a_label_makes_no_new_cause_and_each_cause_is_one_line() {
+        let inner = std::io::Error::other("ERROR: a column is missing\nDETAIL: it is called b");
+        let source = StoreError::new(StoreErrorKind::Statement, "reading: a column is missing (SQLSTATE 1)")
+            .with_source(StoreError::new(StoreErrorKind::Statement, "db error").with_source(inner));
+        assert_eq!(CliError::from(source).causes, ["DETAIL: it is called b"]);
     }
 
     #[test]

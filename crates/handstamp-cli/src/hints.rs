@@ -67,6 +67,7 @@ fn for_sqlstate(code: &str) -> Option<&'static str> {
             "do your own tables exist and have these columns? `[store] setup` names a file that makes them"
         }
         "42601" => "correct the SQL",
+        "42704" => "create what is missing (a role by CREATE ROLE), or correct its name",
         code if code.starts_with("42") => "correct the SQL, or the tables that it is for",
         "25006" => {
             "a standby, or default_transaction_read_only for the server, the database or the role: let `[store] url` lead to where the role may write"
@@ -96,6 +97,7 @@ mod tests {
             ("42P01", "do your own tables exist"),
             ("42601", "correct the SQL"),
             ("42804", "correct the SQL"),
+            ("42704", "CREATE ROLE"),
             ("25006", "default_transaction_read_only"),
             ("28P01", "password"),
             ("3D000", "create the database"),

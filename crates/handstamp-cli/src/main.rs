@@ -12,6 +12,7 @@ mod findings;
 mod hints;
 mod logging;
 mod output;
+mod peek;
 mod publish;
 mod redact;
 mod signals;

@@ -12,6 +12,7 @@
 //! What is authoritative: the store's unique key decides whether a message is first or a duplicate;
 //! the broker decides what is delivered again; the local clock decides nothing but waiting times.
 
+pub mod chain;
 pub mod clock;
 pub mod consumer;
 pub mod crash_point;

@@ -264,10 +264,9 @@ impl Reason {
         while let Some(inner) = next
             && depth < 16
         {
-            let line = inner.to_string();
-            if !text.contains(&line) {
+            if let Some(added) = crate::chain::added(&text, &inner.to_string()) {
                 text.push_str(": ");
-                text.push_str(&line);
+                text.push_str(&added);
             }
             next = inner.source();
             depth += 1;

@@ -9,6 +9,9 @@
 //!   handler inside the transaction, commits, then settles.
 //! * **Level 2** is the program `handstamp run pipeline.toml`; no Rust needed.
 //!
+//! A consumer is named twice: [`ConsumerName`] is the checked name that level 1 takes; the `ConsumerName` of
+//! `postgres` and of `sqlite` is that name registered in one database, which level 0's `claim` takes.
+//!
 //! Nothing here is this crate's own: it re-exports `handstamp-core` and, by feature, the sources
 //! (`file`, `kafka`) and the stores (`postgres`, `sqlite`).
 

@@ -127,9 +127,7 @@ pub(crate) async fn publish(
         output::say(&format!("created topic {topic} with {} partitions", args.partitions));
     }
     let sink = KafkaSink::new(brokers, &options)?;
-    let published = plan.publish_all(&sink).await?;
-    output::say(&format!("{} to {topic}", published.sentence()));
-    Ok(Exit::Ok)
+    plan.publish_all(&sink, found.is_none()).await?.say(args)
 }
 
 /// The options that concern the connection; a consumer's own would only make the producer warn.

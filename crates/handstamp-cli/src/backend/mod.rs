@@ -19,15 +19,23 @@ pub(crate) mod source;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
-use crate::config::Config;
+use crate::config::{Config, StoreSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
 use handstamp_core::{BatchHandler, FailureClass, Fingerprint, MessageId, Store, StoreError};
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use std::sync::Arc;
 
-/// What `migrate` did, for a person.
-pub(crate) type Steps = Vec<String>;
+/// What `migrate` did.
+#[derive(Debug)]
+pub(crate) struct Migrated {
+    /// Each step, for a person.
+    pub(crate) steps: Vec<String>,
+    /// Our own migrations that were run now; none when the tables were up to date.
+    pub(crate) migrations: Vec<String>,
+    /// The user's setup file, and whether it was run now.
+    pub(crate) setup: Option<(String, bool)>,
+}
 
 /// What a store knows of a consumer's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,10 +79,7 @@ pub(crate) trait Backend: Sized {
     fn place(&self) -> String;
 
     /// Brings the tables up to date, runs the setup file once, grants rights.
-    async fn migrate(&self, config: &Config, grant_to: Option<&str>) -> Result<Steps, StoreError>;
-
-    /// The SQL that `migrate` runs on an empty database.
-    fn migration_sql(&self) -> String;
+    async fn migrate(&self, config: &Config, grant_to: Option<&str>) -> Result<Migrated, StoreError>;
 
     /// Opens the store and prepares the effects. An error of kind `Unavailable` may be tried again.
     async fn open(&self, config: &Config) -> Result<(Arc<Self::Store>, Self::Effects), StoreError>;
@@ -144,6 +149,23 @@ macro_rules! with_backend {
     };
 }
 pub(crate) use with_backend;
+
+/// The SQL that `migrate` runs on an empty database; no connection is needed to know it.
+///
+/// # Errors
+/// A schema's name that cannot be, or a store that was not built in.
+pub(crate) fn migration_sql(config: &Config) -> Result<String, CliError> {
+    match &config.store {
+        #[cfg(feature = "sqlite")]
+        StoreSection::Sqlite(_) => Ok(handstamp_stores::sqlite::show_sql()),
+        #[cfg(not(feature = "sqlite"))]
+        StoreSection::Sqlite(_) => Err(built_without("store", "sqlite")),
+        #[cfg(feature = "postgres")]
+        StoreSection::Postgres(section) => postgres::migration_sql(section),
+        #[cfg(not(feature = "postgres"))]
+        StoreSection::Postgres(_) => Err(built_without("store", "postgres")),
+    }
+}
 
 /// A type that this build of the program does not have.
 #[cfg_attr(

@@ -1,6 +1,6 @@
 //! Postgres: the store, its effects, and what operators ask of it.
 
-use super::{Backend, NameInStore, Steps, setup_file};
+use super::{Backend, Migrated, NameInStore, setup_file};
 use crate::config::{Config, PostgresSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
@@ -30,8 +30,7 @@ impl Postgres {
     /// # Errors
     /// A connection string or schema that cannot be.
     pub(crate) fn new(config: &Config, section: &PostgresSection) -> Result<Self, CliError> {
-        let schema = SchemaName::new(&section.schema.value)
-            .map_err(|error| CliError::usage(format!("[store] schema: {error}")))?;
+        let schema = schema(section)?;
         for (key, time) in [
             ("[store] lock_timeout", section.lock_timeout),
             ("[consumer] handler_timeout", config.options.handler_timeout),
@@ -50,14 +49,33 @@ impl Postgres {
             options.lock_timeout = section.lock_timeout;
             PostgresStore::new(options).map_err(CliError::from)
         };
-        let store = Arc::new(open("url", &section.url.value)?);
-        let migrator = section.migrate_url.as_ref().map(|url| open("migrate_url", &url.value)).transpose()?;
+        // What the command does not use may not be known.
+        let migrate_url = section.migrate_url.as_ref().filter(|url| url.is_known());
+        let migrator = migrate_url.map(|url| open("migrate_url", &url.value)).transpose()?;
+        let store = match migrate_url {
+            Some(url) if !section.url.is_known() => open("migrate_url", &url.value)?,
+            _ => open("url", &section.url.value)?,
+        };
+        let store = Arc::new(store);
         Ok(Self { store, migrator, schema })
     }
 
     fn migrator(&self) -> &PostgresStore {
         self.migrator.as_ref().unwrap_or(&self.store)
     }
+}
+
+fn schema(section: &PostgresSection) -> Result<SchemaName, CliError> {
+    SchemaName::new(&section.schema.value)
+        .map_err(|error| CliError::usage(format!("[store] schema: {error}")))
+}
+
+/// The SQL of our own tables.
+///
+/// # Errors
+/// A schema that cannot be.
+pub(crate) fn migration_sql(section: &PostgresSection) -> Result<String, CliError> {
+    Ok(show_sql(&schema(section)?))
 }
 
 impl Backend for Postgres {
@@ -68,7 +86,7 @@ impl Backend for Postgres {
         self.store.options().place()
     }
 
-    async fn migrate(&self, config: &Config, grant_to: Option<&str>) -> Result<Steps, StoreError> {
+    async fn migrate(&self, config: &Config, grant_to: Option<&str>) -> Result<Migrated, StoreError> {
         let setup = setup_file(config)?.map(|(name, sql)| Setup { name, sql });
         let named = setup.as_ref().map(|setup| setup.name.clone());
         let options = MigrateOptions {
@@ -88,18 +106,18 @@ impl Backend for Postgres {
                 .map(|number| format!("{place}: schema {}: migration {number} applied", self.schema))
                 .collect(),
         };
-        if let Some(name) = named {
+        if let Some(name) = &named {
             let what = if migrated.setup_run { "run" } else { "was run before" };
             steps.push(format!("{place}: setup {name}: {what}"));
         }
         if let Some(role) = grant_to {
             steps.push(format!("{place}: role {role} may run"));
         }
-        Ok(steps)
-    }
-
-    fn migration_sql(&self) -> String {
-        show_sql(&self.schema)
+        Ok(Migrated {
+            steps,
+            migrations: migrated.applied.iter().map(i32::to_string).collect(),
+            setup: named.map(|name| (name, migrated.setup_run)),
+        })
     }
 
     async fn open(&self, config: &Config) -> Result<(Arc<PostgresStore>, SqlEffects), StoreError> {

@@ -1,12 +1,12 @@
 //! SQLite: the store, its effects, and what operators ask of it.
 
-use super::{Backend, NameInStore, Steps, setup_file};
+use super::{Backend, Migrated, NameInStore, setup_file};
 use crate::config::{Config, SqliteSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
 use handstamp_core::{FailureClass, Fingerprint, MessageId, StoreError, StoreErrorKind};
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
-use handstamp_stores::sqlite::{Setup, SqlEffects, SqliteOptions, SqliteStore, show_sql};
+use handstamp_stores::sqlite::{Setup, SqlEffects, SqliteOptions, SqliteStore};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,14 +28,19 @@ impl Sqlite {
     }
 
     fn options(&self, config: &Config) -> Result<SqliteOptions, StoreError> {
-        let mut options = SqliteOptions::new(&self.path);
-        options.lock_timeout = self.lock_timeout;
-        options.statement_timeout = config.options.handler_timeout;
+        let mut options = self.without_setup(config);
         options.setup = setup_file(config)?.map(|(name, sql)| Setup { name, sql });
         Ok(options)
     }
 
-    /// The store of a file that must be there: asking about it does not make it.
+    fn without_setup(&self, config: &Config) -> SqliteOptions {
+        let mut options = SqliteOptions::new(&self.path);
+        options.lock_timeout = self.lock_timeout;
+        options.statement_timeout = config.options.handler_timeout;
+        options
+    }
+
+    /// The store of a file that must be there: asking about it does not make it, and needs no setup file.
     async fn existing(&self, config: &Config) -> Result<SqliteStore, StoreError> {
         if !self.path.exists() {
             return Err(StoreError::new(
@@ -43,7 +48,7 @@ impl Sqlite {
                 format!("{} does not exist yet; the first run makes it", self.path.display()),
             ));
         }
-        SqliteStore::open(SqliteOptions { migrate_new: false, ..self.options(config)? }).await
+        SqliteStore::open(SqliteOptions { migrate_new: false, ..self.without_setup(config) }).await
     }
 }
 
@@ -55,20 +60,24 @@ impl Backend for Sqlite {
         self.path.display().to_string()
     }
 
-    async fn migrate(&self, config: &Config, grant_to: Option<&str>) -> Result<Steps, StoreError> {
+    async fn migrate(&self, config: &Config, grant_to: Option<&str>) -> Result<Migrated, StoreError> {
         if grant_to.is_some() {
             return Err(StoreError::new(StoreErrorKind::Config, "--grant-to: SQLite has no roles"));
         }
-        let migrated = SqliteStore::migrate(self.options(config)?).await?;
+        let options = self.options(config)?;
+        let setup = options.setup.as_ref().map(|setup| setup.name.clone());
+        let mut ran = SqliteStore::migrate(options).await?.ran;
         let place = self.place();
-        if migrated.ran.is_empty() {
-            return Ok(vec![format!("{place}: up to date")]);
-        }
-        Ok(migrated.ran.iter().map(|file| format!("{place}: {file} run")).collect())
-    }
-
-    fn migration_sql(&self) -> String {
-        show_sql()
+        let steps = match ran.as_slice() {
+            [] => vec![format!("{place}: up to date")],
+            ran => ran.iter().map(|file| format!("{place}: {file} run")).collect(),
+        };
+        // The setup file is run last.
+        let setup = setup.map(|name| {
+            let run = ran.pop_if(|last| *last == name).is_some();
+            (name, run)
+        });
+        Ok(Migrated { steps, migrations: ran, setup })
     }
 
     async fn open(&self, config: &Config) -> Result<(Arc<SqliteStore>, SqlEffects), StoreError> {

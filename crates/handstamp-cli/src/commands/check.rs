@@ -2,17 +2,18 @@
 
 use crate::backend::{Backend, NameInStore, source, with_backend};
 use crate::cli::CheckArgs;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Uses};
 use crate::exit::{CliError, Exit};
 use crate::findings::Findings;
 use crate::output;
+use crate::peek;
 
 /// Checks a pipeline. Nothing is consumed, and nothing that is written stays.
 ///
 /// # Errors
 /// The file cannot be read or parsed.
 pub(crate) fn check(args: &CheckArgs) -> Result<Exit, CliError> {
-    let config = config::load(&args.file)?;
+    let config = config::load(&args.file, Uses::Pipeline)?;
     if args.print {
         output::print(&config::effective(&config))?;
         return Ok(Exit::Ok);
@@ -28,6 +29,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<Exit, CliError> {
     });
     if source::look(&config).into_findings(&mut findings) {
         cluster(&config, name, &mut findings);
+        peek::look(&config, &mut findings);
     }
     if args.json {
         output::print_json(&findings.json())?;

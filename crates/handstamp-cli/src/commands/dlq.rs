@@ -2,7 +2,7 @@
 
 use crate::backend::{Backend, with_backend};
 use crate::cli::{DlqExportArgs, DlqListArgs, DlqShowArgs};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Uses};
 use crate::exit::{CliError, Exit};
 use crate::output::{self, Reader, json, table};
 use handstamp_core::FailureClass;
@@ -14,13 +14,17 @@ use serde_json::{Value, json};
 const PAGE: u32 = 500;
 /// Characters of a reason in a table.
 const REASON_CHARS: usize = 200;
+/// Characters of an id in a table.
+const ID_CHARS: usize = 64;
+/// Stands where a message has no id, or none that can be used.
+const NO_ID: &str = "(none)";
 
 /// Lists dead letters.
 ///
 /// # Errors
 /// An unknown class, or what the store answered.
 pub(crate) fn list(args: &DlqListArgs) -> Result<Exit, CliError> {
-    let config = config::load(&args.file)?;
+    let config = config::load(&args.file, Uses::Store)?;
     let class = class(args.class.as_deref())?;
     let runtime = super::runtime()?;
     with_backend!(&config, backend => runtime.block_on(async {
@@ -42,7 +46,7 @@ pub(crate) fn list(args: &DlqListArgs) -> Result<Exit, CliError> {
 /// # Errors
 /// The key is none or not known, or what the store answered.
 pub(crate) fn show(args: &DlqShowArgs) -> Result<Exit, CliError> {
-    let config = config::load(&args.file)?;
+    let config = config::load(&args.file, Uses::Store)?;
     let key: DeadLetterKey = args.key.parse().map_err(|error| CliError::usage(format!("{error}")))?;
     let runtime = super::runtime()?;
     with_backend!(&config, backend => runtime.block_on(async {
@@ -63,7 +67,7 @@ pub(crate) fn show(args: &DlqShowArgs) -> Result<Exit, CliError> {
 /// # Errors
 /// An unknown class, or what the store answered.
 pub(crate) fn export(args: &DlqExportArgs) -> Result<Exit, CliError> {
-    let config = config::load(&args.file)?;
+    let config = config::load(&args.file, Uses::Store)?;
     let class = class(args.class.as_deref())?;
     let runtime = super::runtime()?;
     with_backend!(&config, backend => runtime.block_on(async {
@@ -120,26 +124,59 @@ fn print_table(letters: &[DeadLetterSummary], more: bool) -> Result<(), CliError
     let rows = letters
         .iter()
         .map(|letter| {
-            let reason = letter.reason.as_str().replace('\n', " ");
-            let cut: String = reason.chars().take(REASON_CHARS).collect();
-            let dots = if cut.len() < reason.len() { "…" } else { "" };
+            let id = letter.id.as_ref().map_or_else(|| NO_ID.to_owned(), ToString::to_string);
             vec![
                 letter.key.to_string(),
+                cut(&id, ID_CHARS),
                 letter.class.as_str().to_owned(),
                 letter.attempts.to_string(),
                 letter.origin.to_string(),
-                format!("{cut}{dots}"),
+                cut(&one_line(letter), REASON_CHARS),
             ]
         })
         .collect();
-    output::print(&table::plain(&["key", "class", "attempts", "origin", "reason"], rows))?;
+    output::print(&table::plain(&["key", "id", "class", "attempts", "origin", "reason"], rows))?;
     if more {
         output::say("there are more; see --limit");
     }
     Ok(())
 }
 
-fn summary(letter: &DeadLetterSummary) -> Value {
+fn one_line(letter: &DeadLetterSummary) -> String {
+    letter.reason.as_str().replace('\n', " ")
+}
+
+fn cut(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+/// Why a message was given up, where and when, for a person.
+pub(super) fn fields(letter: &DeadLetterSummary) -> Vec<(&'static str, String)> {
+    let origin = &letter.origin;
+    let mut fields = vec![
+        ("dead letter", letter.key.to_string()),
+        ("failed at", letter.failed_at.to_string()),
+        ("class", letter.class.as_str().to_owned()),
+        ("reason", one_line(letter)),
+        ("attempts", letter.attempts.to_string()),
+        ("topic", origin.topic.to_string()),
+        ("partition", origin.partition.to_string()),
+        ("offset", origin.offset.to_string()),
+    ];
+    if let Some(code) = &letter.code {
+        fields.insert(3, ("code", code.clone()));
+    }
+    if let Some(line) = origin.line {
+        fields.push(("line", line.to_string()));
+    }
+    fields
+}
+
+/// The same for a program.
+pub(super) fn summary(letter: &DeadLetterSummary) -> Value {
     json!({
         "key": letter.key.to_string(),
         "id": json::bytes(letter.id.as_ref().map(|id| id.as_bytes())),
@@ -147,7 +184,7 @@ fn summary(letter: &DeadLetterSummary) -> Value {
         "code": letter.code,
         "reason": letter.reason.as_str(),
         "attempts": letter.attempts,
-        "failed_at": super::time(letter.failed_at),
+        "failed_at": letter.failed_at.to_string(),
         "value_bytes": letter.value_bytes,
         "topic": letter.origin.topic.as_ref(),
         "partition": letter.origin.partition,
@@ -178,8 +215,8 @@ fn whole(row: &DeadLetterRow) -> Value {
         "code": letter.code,
         "reason": letter.reason.as_str(),
         "attempts": letter.attempts,
-        "received_at": super::time(letter.received_at),
-        "failed_at": super::time(letter.failed_at),
+        "received_at": letter.received_at.to_string(),
+        "failed_at": letter.failed_at.to_string(),
         "topic": record.origin.topic.as_ref(),
         "partition": record.origin.partition,
         "offset": record.origin.offset,

@@ -1,21 +1,23 @@
 //! `inbox get`: what became of a message.
 
+use super::dlq;
 use crate::backend::{Backend, with_backend};
 use crate::cli::InboxGetArgs;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Uses};
 use crate::exit::{CliError, Exit};
 use crate::output::{self, table};
-use handstamp_core::MessageId;
-use handstamp_stores::rows::InboxRow;
+use handstamp_core::{DeadLetter, InboxState, MessageId};
+use handstamp_stores::rows::{DeadLetterKey, DeadLetterSummary, InboxRow};
 use serde_json::{Value, json};
 
-/// Prints the inbox row of an id; an unknown id is an answer, not an error.
+/// Prints the inbox row of an id, and why it was given up where it was; an unknown id is an answer, not an
+/// error.
 ///
 /// # Errors
 /// The id cannot be one, or what the store answered.
 pub(crate) fn get(args: &InboxGetArgs) -> Result<Exit, CliError> {
     let id = MessageId::try_from(args.id.as_str()).map_err(|error| CliError::usage(error.to_string()))?;
-    let config = config::load(&args.file)?;
+    let config = config::load(&args.file, Uses::Store)?;
     let runtime = super::runtime()?;
     with_backend!(&config, backend => runtime.block_on(get_with(&backend, &config, args, &id)))
 }
@@ -27,28 +29,55 @@ async fn get_with<B: Backend>(
     id: &MessageId,
 ) -> Result<Exit, CliError> {
     let row = backend.inbox_row(config, id).await?;
+    let letter = match &row {
+        Some(row) if row.state == InboxState::Dead => {
+            let key = DeadLetterKey(DeadLetter::dedup_of_id(id));
+            backend.dead_letter(config, key).await?.map(|row| row.summary())
+        }
+        _ => None,
+    };
     if args.json {
-        output::print_json(&object(config, id, row.as_ref()))?;
+        output::print_json(&object(config, id, row.as_ref(), letter.as_ref()))?;
         return Ok(Exit::Ok);
     }
     match row {
         None => output::print(&format!("consumer {} has not seen {id}\n", config.name))?,
-        Some(row) => {
-            let words = [row.state.as_str().to_owned(), super::time(row.first_seen), row.id.to_string()];
-            output::print(&table::plain(&["state", "first seen", "id"], vec![words.to_vec()]))?;
-        }
+        Some(row) => output::print(&table::fields(&fields(&row, letter.as_ref())))?,
     }
     Ok(Exit::Ok)
 }
 
-fn object(config: &Config, id: &MessageId, row: Option<&InboxRow>) -> Value {
+/// For a person: a fact a line.
+fn fields(row: &InboxRow, letter: Option<&DeadLetterSummary>) -> Vec<(&'static str, String)> {
+    let mut fields = vec![
+        ("state", row.state.as_str().to_owned()),
+        ("first seen", row.first_seen.to_string()),
+        ("id", row.id.to_string()),
+    ];
+    match letter {
+        Some(letter) => fields.extend(dlq::fields(letter)),
+        None if row.state == InboxState::Dead => {
+            fields.push(("dead letter", "removed: nothing is kept of it".to_owned()));
+        }
+        None => {}
+    }
+    fields
+}
+
+fn object(
+    config: &Config,
+    id: &MessageId,
+    row: Option<&InboxRow>,
+    letter: Option<&DeadLetterSummary>,
+) -> Value {
     json!({
         "consumer": config.name.as_str(),
         "id": id.to_string(),
         "known": row.is_some(),
         "state": row.map(|row| row.state.as_str()),
-        "first_seen": row.map(|row| super::time(row.first_seen)),
+        "first_seen": row.map(|row| row.first_seen.to_string()),
         // 64 bits do not fit every reader's numbers.
         "digest": row.and_then(|row| row.digest).map(|digest| format!("{:016x}", digest.cast_unsigned())),
+        "dead_letter": letter.map(dlq::summary),
     })
 }

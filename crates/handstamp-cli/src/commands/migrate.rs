@@ -1,19 +1,32 @@
 //! `migrate`: our tables, the user's setup file, grants.
 
-use crate::backend::{Backend, setup_file, with_backend};
+use crate::backend::{Backend, Migrated, migration_sql, setup_file, with_backend};
 use crate::cli::MigrateArgs;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Uses};
 use crate::exit::{CliError, Exit};
-use crate::output;
+use crate::output::{self, json};
+use serde_json::{Value, json};
 
 /// Migrates, or prints what would be run.
 ///
 /// # Errors
 /// What the store answered.
 pub(crate) fn migrate(args: &MigrateArgs) -> Result<Exit, CliError> {
-    let config = config::load(&args.file)?;
+    if args.show_sql {
+        return show_sql(&config::load(&args.file, Uses::MigrationText)?);
+    }
+    let config = config::load(&args.file, Uses::Migration)?;
     let runtime = super::runtime()?;
     with_backend!(&config, backend => runtime.block_on(migrate_with(&backend, &config, args)))
+}
+
+fn show_sql(config: &Config) -> Result<Exit, CliError> {
+    let mut sql = migration_sql(config)?;
+    if let Some((name, text)) = setup_file(config)? {
+        sql.push_str(&format!("\n-- [store] setup: {name}\n{text}"));
+    }
+    output::print(&sql)?;
+    Ok(Exit::Ok)
 }
 
 async fn migrate_with<B: Backend>(
@@ -21,17 +34,28 @@ async fn migrate_with<B: Backend>(
     config: &Config,
     args: &MigrateArgs,
 ) -> Result<Exit, CliError> {
-    if args.show_sql {
-        let mut sql = backend.migration_sql();
-        if let Some((name, text)) = setup_file(config)? {
-            sql.push_str(&format!("\n-- [store] setup: {name}\n{text}"));
-        }
-        output::print(&sql)?;
+    let migrated = backend.migrate(config, args.grant_to.as_deref()).await?;
+    if args.json {
+        output::print_json(&object(&backend.place(), &migrated, args.grant_to.as_deref()))?;
         return Ok(Exit::Ok);
     }
-    let steps = backend.migrate(config, args.grant_to.as_deref()).await?;
-    for step in steps {
+    for step in migrated.steps {
         output::print(&format!("{step}\n"))?;
     }
     Ok(Exit::Ok)
+}
+
+fn object(place: &str, migrated: &Migrated, granted_to: Option<&str>) -> Value {
+    let setup = migrated.setup.as_ref().map(|(name, run)| json!({ "name": name, "run": run }));
+    json::done(json!({
+        "store": place,
+        "migrations": migrated.migrations,
+        "setup": setup,
+        "granted_to": granted_to,
+    }))
+}
+
+/// What `--json` prints of a migration that did nothing.
+pub(crate) fn nothing() -> Value {
+    json!({ "store": null, "migrations": [], "setup": null, "granted_to": null })
 }

@@ -11,9 +11,7 @@ mod run;
 
 use crate::cli::{Command, DlqCommand, InboxCommand};
 use crate::exit::{CliError, Exit};
-use handstamp_core::Timestamp;
 use serde_json::{Map, Value};
-use std::time::{Duration, UNIX_EPOCH};
 
 /// Runs a command.
 ///
@@ -42,6 +40,8 @@ pub(crate) fn nothing(command: &Command) -> Option<Value> {
     match command {
         Command::Run(args) if args.json => Some(run::nothing()),
         Command::Check(args) if args.json => Some(Value::Object(Map::new())),
+        Command::Migrate(args) if args.json => Some(migrate::nothing()),
+        Command::Publish(args) if args.json => Some(publish::nothing()),
         Command::Inbox(InboxCommand::Get(args)) if args.json => Some(Value::Object(Map::new())),
         Command::Dlq(DlqCommand::List(args)) if args.json => Some(Value::Object(Map::new())),
         Command::Dlq(DlqCommand::Show(args)) if args.json => Some(Value::Object(Map::new())),
@@ -57,7 +57,11 @@ pub(crate) fn nothing_of(words: &[String]) -> Option<Value> {
     if !has("--json") || has("export") {
         return None;
     }
-    Some(if has("run") { run::nothing() } else { Value::Object(Map::new()) })
+    // The first word that is a command; a file may have the name of another.
+    let commands =
+        [("run", run::nothing()), ("migrate", migrate::nothing()), ("publish", publish::nothing())];
+    let asked = words.iter().find_map(|word| commands.iter().find(|(name, _)| word == name));
+    Some(asked.map_or_else(|| Value::Object(Map::new()), |(_, nothing)| nothing.clone()))
 }
 
 /// The runtime that a command and its engine share: one thread.
@@ -69,13 +73,4 @@ fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
         .enable_all()
         .build()
         .map_err(|error| CliError::new(Exit::Unexpected, format!("no runtime: {error}")))
-}
-
-/// A point in time for people and programs: RFC 3339 in UTC.
-fn time(timestamp: Timestamp) -> String {
-    let since = Duration::from_millis(u64::try_from(timestamp.0).unwrap_or(0));
-    match UNIX_EPOCH.checked_add(since) {
-        Some(time) => humantime::format_rfc3339_millis(time).to_string(),
-        None => format!("{} ms", timestamp.0),
-    }
 }

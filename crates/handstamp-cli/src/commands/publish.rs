@@ -1,17 +1,17 @@
 //! `publish`: something to consume, to Kafka or to a file.
 
 use crate::cli::{PublishArgs, Sample};
-use crate::config::{self, Config, SourceSection};
+use crate::config::{self, Config, SourceSection, Uses};
 use crate::exit::{CliError, Exit};
-#[cfg(feature = "file")]
-use crate::output;
 use crate::output::table::grouped;
+use crate::output::{self, json};
 use crate::publish::lines::{LINE_BYTES_MAX, LineRule};
 use crate::publish::sample::Credits;
 use crate::publish::{header, record};
 use bytes::Bytes;
 use handstamp_core::json::Pointer;
 use handstamp_core::{Header, Identity, MessageId, Record, Sink};
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const SEEDED_FIRST_MS: u64 = 1_767_225_600_000;
 /// Wrong arguments, unreadable input, or what the broker or file answered.
 pub(crate) fn publish(args: &PublishArgs) -> Result<Exit, CliError> {
     let runtime = super::runtime()?;
-    let config = args.file.as_deref().map(config::load).transpose()?;
+    let config = args.file.as_deref().map(|file| config::load(file, Uses::Source)).transpose()?;
     match (&config, &args.out) {
         (None, Some(out)) => runtime.block_on(to_file(args, None, out)),
         (Some(config), _) => match &config.source {
@@ -64,9 +64,7 @@ async fn to_file(args: &PublishArgs, config: Option<&Config>, path: &Path) -> Re
     refuse_place(path)?;
     let sink = handstamp_sources::file::FileSink::new(path);
     let plan = Plan::new(args, config, &path.display().to_string(), None)?;
-    let published = plan.publish_all(&sink).await?;
-    output::say(&format!("{} to {}", published.sentence(), path.display()));
-    Ok(Exit::Ok)
+    plan.publish_all(&sink, false).await?.say(args)
 }
 
 /// A place that is wrong now is a mistake of the command line; what goes wrong later may be an outage.
@@ -95,29 +93,62 @@ pub(crate) struct Plan<'a> {
     rule: LineRule,
 }
 
-/// How much was published.
+/// How much was published, and where to.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
+    to: Option<Arc<str>>,
+    created_topic: bool,
     messages: u64,
+    /// Of a sample that was published whole.
+    sample: Option<Worth>,
+}
+
+/// What a sample is worth.
+#[derive(Debug, Clone, Copy)]
+struct Worth {
     duplicates: u64,
     amount: u64,
-    sample: bool,
 }
 
 impl Published {
-    /// For a person.
-    pub(crate) fn sentence(&self) -> String {
-        let messages = grouped(self.messages);
-        if !self.sample {
-            return format!("published {messages} messages");
+    /// Says it, and prints it for a program that asked.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    pub(crate) fn say(&self, args: &PublishArgs) -> Result<Exit, CliError> {
+        output::say(&self.sentence());
+        if args.json {
+            output::print_json(&json::done(self.object()))?;
         }
-        let firsts = grouped(self.messages - self.duplicates);
+        Ok(Exit::Ok)
+    }
+
+    fn sentence(&self) -> String {
+        let messages = grouped(self.messages);
+        let to = self.to.as_deref().unwrap_or_default();
+        let Some(worth) = self.sample else { return format!("published {messages} messages to {to}") };
+        let firsts = grouped(self.messages - worth.duplicates);
         format!(
-            "published {messages} messages: {firsts} credits worth {} and {} duplicates of them",
-            grouped(self.amount),
-            grouped(self.duplicates)
+            "published {messages} messages: {firsts} credits worth {} and {} duplicates of them to {to}",
+            grouped(worth.amount),
+            grouped(worth.duplicates)
         )
     }
+
+    fn object(&self) -> Value {
+        json!({
+            "to": self.to.as_deref(),
+            "created_topic": self.created_topic,
+            "messages": self.messages,
+            "duplicates": self.sample.map(|worth| worth.duplicates),
+            "amount": self.sample.map(|worth| worth.amount),
+        })
+    }
+}
+
+/// What `--json` prints when nothing was published.
+pub(crate) fn nothing() -> Value {
+    Published::default().object()
 }
 
 impl<'a> Plan<'a> {
@@ -158,24 +189,32 @@ impl<'a> Plan<'a> {
         Ok(Self { args, rule: LineRule { topic, id_header, id, key, headers, allow_no_id } })
     }
 
-    /// Publishes everything; the first record that could not be is the error.
+    /// Publishes everything; the first record that could not be is the error, which knows what was published
+    /// before it.
     ///
     /// # Errors
     /// The input cannot be read, or the sink's answer.
-    pub(crate) async fn publish_all(&self, sink: &impl Sink) -> Result<Published, CliError> {
-        match &self.args.input {
-            Some(path) => self.publish_lines(sink, path).await,
-            None => self.publish_sample(sink).await,
+    pub(crate) async fn publish_all(
+        &self,
+        sink: &impl Sink,
+        created_topic: bool,
+    ) -> Result<Published, CliError> {
+        let to = Some(Arc::clone(&self.rule.topic));
+        let mut published = Published { to, created_topic, ..Published::default() };
+        let outcome = match &self.args.input {
+            Some(path) => self.publish_lines(sink, path, &mut published).await,
+            None => self.publish_sample(sink, &mut published).await,
+        };
+        match outcome {
+            Ok(()) => Ok(published),
+            Err(error) => Err(CliError { object: Some(Box::new(published.object())), ..error }),
         }
     }
 
-    async fn publish_sample(&self, sink: &impl Sink) -> Result<Published, CliError> {
+    async fn publish_sample(&self, sink: &impl Sink, published: &mut Published) -> Result<(), CliError> {
         within_samples(self.args.count)?;
         let credits = credits(self.args);
         let mut chunk = Chunk::default();
-        let mut published =
-            Published { duplicates: credits.duplicate_count(), sample: true, ..Published::default() };
-        published.amount = (0..credits.count).map(|n| credits.credit(n).amount).sum();
         let topic: &Arc<str> = &self.rule.topic;
         for n in credits.order() {
             let credit = credits.credit(n);
@@ -185,13 +224,20 @@ impl<'a> Plan<'a> {
                 Some(_) => self.rule.record(1, credit.json().as_bytes())?.key,
             };
             chunk.add(record(topic, self.rule.headers(id.as_ref()), key, credit.json()));
-            chunk.send_if_full(sink, &mut published).await?;
+            chunk.send_if_full(sink, published).await?;
         }
-        chunk.send(sink, &mut published).await?;
-        Ok(published)
+        chunk.send(sink, published).await?;
+        let amount = (0..credits.count).map(|n| credits.credit(n).amount).sum();
+        published.sample = Some(Worth { duplicates: credits.duplicate_count(), amount });
+        Ok(())
     }
 
-    async fn publish_lines(&self, sink: &impl Sink, path: &PathBuf) -> Result<Published, CliError> {
+    async fn publish_lines(
+        &self,
+        sink: &impl Sink,
+        path: &PathBuf,
+        published: &mut Published,
+    ) -> Result<(), CliError> {
         let read = |error: &std::io::Error| CliError::io(Exit::Usage, "read", path, error);
         let mut input: Box<dyn BufRead> = if path == Path::new("-") {
             Box::new(std::io::stdin().lock())
@@ -199,7 +245,6 @@ impl<'a> Plan<'a> {
             Box::new(BufReader::new(std::fs::File::open(path).map_err(|error| read(&error))?))
         };
         let mut chunk = Chunk::default();
-        let mut published = Published::default();
         let mut line = Vec::new();
         for number in 1_u64.. {
             line.clear();
@@ -220,10 +265,9 @@ impl<'a> Plan<'a> {
                 continue;
             }
             chunk.add(self.rule.record(number, body)?);
-            chunk.send_if_full(sink, &mut published).await?;
+            chunk.send_if_full(sink, published).await?;
         }
-        chunk.send(sink, &mut published).await?;
-        Ok(published)
+        chunk.send(sink, published).await
     }
 }
 

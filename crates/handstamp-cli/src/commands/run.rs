@@ -2,7 +2,7 @@
 
 use crate::backend::{Backend, source, with_backend};
 use crate::cli::RunArgs;
-use crate::config::{self, Config, SourceSection};
+use crate::config::{self, Config, SourceSection, Uses};
 use crate::exit::{CliError, Exit};
 use crate::output::{self, json, live::LiveLine, table};
 use crate::signals::{self, Stop};
@@ -23,7 +23,8 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 /// # Errors
 /// Whatever made it end before its time.
 pub(crate) fn run(args: &RunArgs) -> Result<Exit, CliError> {
-    let config = config::load(&args.file)?;
+    let uses = if args.migrate { Uses::PipelineAndMigration } else { Uses::Pipeline };
+    let config = config::load(&args.file, uses)?;
     let live = Arc::new(OnceLock::new());
     let stop = signals::listen(config.options.shutdown_timeout, cut_off(&config, args, Arc::clone(&live)))?;
     let runtime = super::runtime()?;
@@ -89,8 +90,8 @@ async fn prepare<B: Backend>(
     args: &RunArgs,
 ) -> Result<(Arc<B::Store>, B::Effects), CliError> {
     if args.migrate {
-        let steps = patiently(backend, args.fail_fast, || backend.migrate(config, None)).await?;
-        for step in steps {
+        let migrated = patiently(backend, args.fail_fast, || backend.migrate(config, None)).await?;
+        for step in migrated.steps {
             tracing::info!("{step}");
         }
     }

@@ -7,6 +7,7 @@ use super::model::{
     StoreSection,
 };
 use super::parse::{Problem, Reading, Section, Text};
+use super::uses::Uses;
 use crate::exit::{CliError, Exit};
 use crate::redact;
 use handstamp_core::decide::Policy;
@@ -21,18 +22,18 @@ use toml_edit::{Document, Item, TableLike, Value};
 /// The page that describes the keys.
 const PAGE: &str = "docs/reference/config.md";
 
-/// Reads and checks a pipeline.
+/// Reads and checks a pipeline for a command that uses these parts of it.
 ///
 /// # Errors
 /// Every problem with its line, as one usage error.
-pub(crate) fn load(file: &Path) -> Result<Config, CliError> {
+pub(crate) fn load(file: &Path, uses: Uses) -> Result<Config, CliError> {
     let bytes = std::fs::read(file).map_err(|error| CliError::io(Exit::Usage, "read", file, &error))?;
     let text = String::from_utf8(bytes)
         .map_err(|_| CliError::usage(format!("{}: the file is not UTF-8 text", file.display())))?;
     // A byte order mark is not part of TOML, but editors write it.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let lookup = |name: &str| std::env::var(name);
-    parse(file, text, &lookup).map_err(|problems| problems_error(file, &problems, PAGE))
+    parse(file, text, uses, &lookup).map_err(|problems| problems_error(file, &problems, PAGE))
 }
 
 /// Every problem with its line; `page` describes the keys.
@@ -57,16 +58,21 @@ pub(super) fn top_of<'t>(text: &'t str, reading: &Reading<'_>) -> Result<Documen
 }
 
 /// The same without a file system and an environment of its own.
-pub(crate) fn parse(file: &Path, text: &str, lookup: Lookup<'_>) -> Result<Config, Vec<Problem>> {
+pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> Result<Config, Vec<Problem>> {
     let reading = Reading::new(text, lookup);
     let document = top_of(text, &reading).map_err(|problem| vec![problem])?;
-    let top = reading.section("", document.as_table() as &dyn TableLike, 1);
+    let mut top = reading.section("", document.as_table() as &dyn TableLike, 1);
+    top.lenient = !uses.store();
     let name = consumer_name(&top);
-    let options = options(&top);
+    let mut options = options(&top);
+    top.lenient = !uses.messages();
+    retry(&top, &mut options.policy.retry);
+    let effects = effects(&top);
+    top.lenient = !uses.source();
     let source = required_section(&top, "source").and_then(source);
     let identity = required_section(&top, "identity").and_then(identity);
-    let store = required_section(&top, "store").and_then(store);
-    let effects = effects(&top);
+    top.lenient = !uses.store();
+    let store = required_section(&top, "store").and_then(|section| store(section, uses));
     if let (Some(source), Some(identity)) = (&source, &identity) {
         refuse_identity_without_place(&top, source, identity);
     }
@@ -112,6 +118,9 @@ fn refuse_identity_without_place(top: &Section<'_, '_>, source: &SourceSection, 
 
 fn consumer_name(top: &Section<'_, '_>) -> Option<ConsumerName> {
     let text = top.required_text("name", "\"wallet\"")?;
+    if !text.is_known() {
+        return ConsumerName::new("unknown").ok();
+    }
     ConsumerName::new(&text.value).map_err(|error| top.problem(text.line, "name", error)).ok()
 }
 
@@ -145,15 +154,12 @@ fn options(top: &Section<'_, '_>) -> ConsumerOptions {
         }
         section.finish();
     }
-    if let Some(section) = top.section("retry") {
-        retry(&section, &mut policy.retry);
-        section.finish();
-    }
     options.policy = policy;
     options
 }
 
-fn retry(section: &Section<'_, '_>, policy: &mut RetryPolicy) {
+fn retry(top: &Section<'_, '_>, policy: &mut RetryPolicy) {
+    let Some(section) = top.section("retry") else { return };
     if let Some(attempts) = section.count("max_attempts") {
         policy.max_attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
     }
@@ -168,6 +174,7 @@ fn retry(section: &Section<'_, '_>, policy: &mut RetryPolicy) {
         }
         policy.wait = wait;
     }
+    section.finish();
 }
 
 /// A text that means nothing when it is empty, as a variable without a value leaves it.
@@ -217,9 +224,17 @@ enum SourceType {
     File,
 }
 
-fn source(section: Section<'_, '_>) -> Option<SourceSection> {
-    section.required_text("type", "\"kafka\"")?;
-    let source = match section.one_of("type", &[("kafka", SourceType::Kafka), ("file", SourceType::File)])? {
+/// What a section is, which decides how it is read: also in a part that is not used.
+fn kind<T: Copy>(section: &mut Section<'_, '_>, example: &str, choices: &[(&str, T)]) -> Option<T> {
+    let lenient = std::mem::replace(&mut section.lenient, false);
+    let kind = section.required_text("type", example).and_then(|_| section.one_of("type", choices));
+    section.lenient = lenient;
+    kind
+}
+
+fn source(mut section: Section<'_, '_>) -> Option<SourceSection> {
+    let choices = [("kafka", SourceType::Kafka), ("file", SourceType::File)];
+    let source = match kind(&mut section, "\"kafka\"", &choices)? {
         SourceType::Kafka => kafka(&section).map(SourceSection::Kafka),
         SourceType::File => file(&section).map(SourceSection::File),
     };
@@ -264,12 +279,9 @@ fn file(section: &Section<'_, '_>) -> Option<FileSection> {
 
 fn identity(section: Section<'_, '_>) -> Option<Identity> {
     let header = optional(&section, "header").map(|text| Identity::Header(text.value));
-    let field = section.text("field").and_then(|text| pointer(&section, text.line, "field", &text.value));
+    let field = section.text("field").and_then(|text| pointer(&section, text.line, "field", &text));
     let fields = section.texts("fields").and_then(|texts| {
-        texts
-            .iter()
-            .map(|text| pointer(&section, text.line, "fields", &text.value))
-            .collect::<Option<Vec<_>>>()
+        texts.iter().map(|text| pointer(&section, text.line, "fields", text)).collect::<Option<Vec<_>>>()
     });
     let flag = section.flag("key");
     if flag == Some(false) {
@@ -301,31 +313,43 @@ enum StoreType {
     Postgres,
 }
 
-fn store(section: Section<'_, '_>) -> Option<StoreSection> {
-    section.required_text("type", "\"sqlite\"")?;
+fn store(mut section: Section<'_, '_>, uses: Uses) -> Option<StoreSection> {
     let choices = [("sqlite", StoreType::Sqlite), ("postgres", StoreType::Postgres)];
-    let store = match section.one_of("type", &choices)? {
+    let store = match kind(&mut section, "\"sqlite\"", &choices)? {
         StoreType::Sqlite => {
             let path = required(&section, "path", "\"wallet.db\"").filter(|path| is_file(&section, path));
-            let setup = optional(&section, "setup");
+            let setup = setup(&mut section, uses);
             let lock_timeout = section.duration("lock_timeout").unwrap_or(defaults::LOCK_TIMEOUT);
             path.map(|path| StoreSection::Sqlite(SqliteSection { path, setup, lock_timeout }))
         }
-        StoreType::Postgres => postgres(&section).map(|postgres| StoreSection::Postgres(Box::new(postgres))),
+        StoreType::Postgres => {
+            postgres(&mut section, uses).map(|postgres| StoreSection::Postgres(Box::new(postgres)))
+        }
     };
     section.finish();
     store
 }
 
-fn postgres(section: &Section<'_, '_>) -> Option<PostgresSection> {
+fn setup(section: &mut Section<'_, '_>, uses: Uses) -> Option<Text> {
+    let lenient = std::mem::replace(&mut section.lenient, !uses.setup());
+    let setup = optional(section, "setup");
+    section.lenient = lenient;
+    setup
+}
+
+fn postgres(section: &mut Section<'_, '_>, uses: Uses) -> Option<PostgresSection> {
+    let lenient = section.lenient;
+    section.lenient = !uses.url(section.has("migrate_url"));
     let mut url = required(section, "url", "\"${DATABASE_URL}\"");
+    section.lenient = !uses.migrate_url();
     let mut migrate_url = optional(section, "migrate_url");
+    section.lenient = lenient;
     for text in url.iter_mut().chain(&mut migrate_url) {
         text.keep_secret();
         text.mark_secret();
     }
     let schema = optional(section, "schema").unwrap_or_else(|| Text::fixed(defaults::SCHEMA));
-    let setup = optional(section, "setup");
+    let setup = setup(section, uses);
     let lock_timeout = section.duration("lock_timeout").unwrap_or(defaults::LOCK_TIMEOUT);
     Some(PostgresSection { url: url?, migrate_url, schema, setup, lock_timeout })
 }
@@ -344,7 +368,7 @@ fn effect(section: Section<'_, '_>) -> Option<EffectSection> {
     let expect_rows = expect_rows(&section);
     let optional = section.texts("optional").unwrap_or_default().into_iter().map(|text| text.value).collect();
     let params = params(&section);
-    let compiled = sql.and_then(|sql| {
+    let compiled = sql.filter(Text::is_known).and_then(|sql| {
         let spec = EffectSpec { sql: sql.value.clone(), params, optional, expect_rows };
         match CompiledEffect::compile(&spec) {
             Ok(compiled) => Some(EffectSection { sql, spec, compiled, line }),
@@ -382,7 +406,7 @@ fn params(section: &Section<'_, '_>) -> BTreeMap<String, ParamSpec> {
         let spec = match item {
             Item::Value(Value::String(_)) => table
                 .text(&name)
-                .and_then(|text| pointer(&table, line, &name, &text.value))
+                .and_then(|text| pointer(&table, line, &name, &text))
                 .map(|pointer| ParamSpec::from_source(ParamSource::Body(pointer))),
             _ if item.is_table_like() => table.section(&name).and_then(|inner| param(inner, line)),
             _ => {
@@ -397,7 +421,7 @@ fn params(section: &Section<'_, '_>) -> BTreeMap<String, ParamSpec> {
 }
 
 fn param(section: Section<'_, '_>, line: usize) -> Option<ParamSpec> {
-    let body = section.text("pointer").and_then(|text| pointer(&section, line, "pointer", &text.value));
+    let body = section.text("pointer").and_then(|text| pointer(&section, line, "pointer", &text));
     let header = optional(&section, "header");
     let encoding = section.one_of("encoding", &[("base64", Encoding::Base64)]);
     let as_text = section.one_of("as", &[("text", true)]).unwrap_or(false);
@@ -409,8 +433,11 @@ fn param(section: Section<'_, '_>, line: usize) -> Option<ParamSpec> {
     Some(ParamSpec { source, encoding, as_text })
 }
 
-fn pointer(section: &Section<'_, '_>, line: usize, key: &str, text: &str) -> Option<Pointer> {
-    match Pointer::parse(text) {
+fn pointer(section: &Section<'_, '_>, line: usize, key: &str, text: &Text) -> Option<Pointer> {
+    if !text.is_known() {
+        return Some(Pointer::member(&text.value));
+    }
+    match Pointer::parse(&text.value) {
         Ok(pointer) => Some(pointer),
         Err(error) => {
             section.problem(line, key, error);
@@ -420,168 +447,5 @@ fn pointer(section: &Section<'_, '_>, line: usize, key: &str, text: &str) -> Opt
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn problems(text: &str) -> Vec<String> {
-        let lookup = |_: &str| Err(std::env::VarError::NotPresent);
-        let problems = parse(Path::new("p.toml"), text, &lookup).expect_err("mistakes");
-        problems.into_iter().map(|problem| problem.message).collect()
-    }
-
-    /// Rows of the reference's table of keys: name and default, which is empty where there is none.
-    fn listed() -> Vec<(String, String)> {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/config.md");
-        let page = std::fs::read_to_string(path).unwrap();
-        let (_, table) = page.split_once("| key | default | meaning |\n|---|---|---|\n").unwrap();
-        let rows = table.lines().take_while(|line| line.starts_with("| `"));
-        rows.map(|row| {
-            let cells: Vec<&str> = row.split(" | ").collect();
-            let [name, default, meaning] = cells[..] else { panic!("no row of three cells: {row}") };
-            assert!(meaning.len() > 8, "{row}");
-            let plain = |cell: &str| cell.trim_start_matches("| ").trim_matches('`').replace('–', "");
-            (plain(name), plain(default))
-        })
-        .collect()
-    }
-
-    /// What the reference calls a default is what is printed of a file that says nothing.
-    #[test]
-    fn the_defaults_of_the_reference_are_those_that_are_in_force() {
-        let kafka = "name = \"w\"\nsource = { type = \"kafka\", brokers = \"b\", topics = [\"t\"], group = \"g\" }\n\
-                     identity = { key = true }\nstore = { type = \"postgres\", url = \"postgres://h\" }\n";
-        let lookup = |_: &str| Err(std::env::VarError::NotPresent);
-        let config = parse(Path::new("p.toml"), &format!("{kafka}{EFFECT}"), &lookup).unwrap();
-        let printed = crate::config::effective(&config);
-        let mut section = String::new();
-        let mut in_force = std::collections::BTreeMap::new();
-        for line in printed.lines() {
-            if let Some((key, value)) = line.split_once(" = ") {
-                in_force.insert(format!("{section}{key}"), value.to_owned());
-            } else if line.starts_with('[') {
-                section = format!("{}.", line.trim_matches(['[', ']']));
-            }
-        }
-        let defaults: Vec<_> = listed().into_iter().filter(|(_, default)| !default.is_empty()).collect();
-        assert!(defaults.len() >= 14, "{defaults:?}");
-        for (key, default) in defaults {
-            // An empty list is not printed.
-            let shown = in_force.get(&key).map_or("[]", String::as_str);
-            assert_eq!(shown, default, "{key}\n{printed}");
-        }
-    }
-
-    /// The keys that a section knows are those of the reference, neither more nor less.
-    #[test]
-    fn every_known_key_is_in_the_reference_and_every_listed_key_is_known() {
-        let common = "name = \"w\"\nqqqqqqqqqqqqq = 1\n[consumer]\nqqqqqqqqqqqqq = 1\n[retry]\nqqqqqqqqqqqqq = 1\n\
-                      [identity]\nqqqqqqqqqqqqq = 1\nfield = \"/id\"\n[[effect]]\nqqqqqqqqqqqqq = 1\nsql = \"SELECT 1\"\n";
-        let kafka = "[source]\nqqqqqqqqqqqqq = 1\ntype = \"kafka\"\nbrokers = \"b\"\ntopics = [\"t\"]\ngroup = \"g\"\n\
-                     [store]\nqqqqqqqqqqqqq = 1\ntype = \"postgres\"\nurl = \"postgres://h\"\n";
-        let file = "[source]\nqqqqqqqqqqqqq = 1\ntype = \"file\"\npath = \"p\"\n[store]\nqqqqqqqqqqqqq = 1\ntype = \"sqlite\"\npath = \"s\"\n";
-        let mut known = std::collections::BTreeSet::new();
-        for pipeline in [format!("{common}{kafka}"), format!("{common}{file}")] {
-            for problem in problems(&pipeline) {
-                let (section, list) = problem.split_once("qqqqqqqqqqqqq: unknown key; known here: ").unwrap();
-                let section = section.trim_end_matches('.').replace("effect[1]", "effect");
-                known.extend(list.split(", ").map(|key| match section.as_str() {
-                    "" => key.to_owned(),
-                    section => format!("{section}.{key}"),
-                }));
-            }
-        }
-        for section in ["consumer", "retry", "source", "identity", "store", "effect"] {
-            assert!(known.remove(section), "{section}");
-        }
-        assert_eq!(known, listed().into_iter().map(|(name, _)| name).collect());
-    }
-
-    #[test]
-    fn sections_that_are_missing_are_said() {
-        let problems = problems("");
-        for section in ["name", "source", "identity", "store", "effect"] {
-            assert!(problems.iter().any(|problem| problem.starts_with(section)), "{section}: {problems:?}");
-        }
-    }
-
-    /// A pipeline with these lines; line 1 of them is line 5 of the file.
-    fn with(identity: &str, rest: &str) -> String {
-        format!(
-            "name = \"w\"\nsource = {{ type = \"file\", path = \"-\" }}\nstore = {{ type = \"sqlite\", path = \"w.db\" }}\n\
-             identity = {{ {identity} }}\n{rest}\n"
-        )
-    }
-
-    const EFFECT: &str = "[[effect]]\nsql = \"UPDATE t SET a = 1\"";
-
-    fn problem(text: &str) -> (usize, String) {
-        let lookup = |_: &str| Err(std::env::VarError::NotPresent);
-        let problems = parse(Path::new("p.toml"), text, &lookup).expect_err("a mistake");
-        assert_eq!(problems.len(), 1, "{text}: {problems:?}");
-        (problems[0].line, problems[0].message.clone())
-    }
-
-    #[test]
-    fn what_a_clock_or_a_number_cannot_hold_is_refused_with_the_largest_value() {
-        for (section, key, largest, more, shown) in [
-            ("consumer", "batch_wait", "\"365days\"", "\"31536001s\"", "365days"),
-            ("consumer", "handler_timeout", "\"365days\"", "\"18446744073709551615s\"", "365days"),
-            ("consumer", "shutdown_timeout", "\"365days\"", "\"500years\"", "365days"),
-            ("consumer", "queue_max_bytes", "\"1024 GiB\"", "\"1025 GiB\"", "1024 GiB"),
-            ("consumer", "batch_max_bytes", "1099511627776", "9223372036854775807", "1024 GiB"),
-            ("consumer", "batch_max", "1000000", "1000001", "1000000"),
-            ("consumer", "concurrency", "1000000", "9223372036854775807", "1000000"),
-            ("retry", "max_attempts", "1000000", "1000001", "1000000"),
-        ] {
-            let text =
-                |value: &str| with("field = \"/id\"", &format!("[{section}]\n{key} = {value}\n{EFFECT}"));
-            let lookup = |_: &str| Err(std::env::VarError::NotPresent);
-            assert!(parse(Path::new("p.toml"), &text(largest), &lookup).is_ok(), "{key} = {largest}");
-            let (line, message) = problem(&text(more));
-            assert_eq!(line, 6, "{message}");
-            assert!(message.starts_with(&format!("{section}.{key}: at most ")), "{message}");
-            assert!(message.contains(shown), "{message}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_rule_or_no_number_is_said() {
-        let (line, message) = problem(&with("key = false", EFFECT));
-        assert_eq!(line, 4);
-        assert!(message.starts_with("identity.key: must be true"), "{message}");
-        let (line, message) = problem(&with("field = \"/id\"", &format!("{EFFECT}\nexpect_rows = -1")));
-        assert_eq!(line, 7);
-        assert!(message.contains("effect[1].expect_rows: expected a whole number of 0 or more"), "{message}");
-        let (line, message) = problem(&with("header = \"${A:-${B}}\"", EFFECT));
-        assert_eq!(line, 4);
-        assert!(message.starts_with("identity.header: the default of ${A:-…}"), "{message}");
-    }
-
-    #[test]
-    fn parameters_are_declared_in_every_way() {
-        let text = r#"
-            name = "w"
-            source = { type = "file", path = "-" }
-            identity = { fields = ["/a", "/b"] }
-            store = { type = "sqlite", path = "w.db" }
-            [[effect]]
-            sql = "INSERT INTO t VALUES (:city, :photo, :token, :event)"
-            expect_rows = "any"
-            optional = ["city"]
-            params.city = "/address/city"
-            params.photo = { pointer = "/photo", encoding = "base64" }
-            params.token = { as = "text" }
-            params.event = { header = "event-id" }
-        "#;
-        let config = parse(Path::new("p.toml"), text, &|_| Err(std::env::VarError::NotPresent)).unwrap();
-        let spec = &config.effects[0].spec;
-        assert_eq!(
-            spec.params["city"],
-            ParamSpec::from_source(ParamSource::Body(Pointer::parse("/address/city").unwrap()))
-        );
-        assert_eq!(spec.params["photo"].encoding, Some(Encoding::Base64));
-        assert_eq!(spec.params["token"], ParamSpec { source: None, encoding: None, as_text: true });
-        assert_eq!(spec.params["event"], ParamSpec::from_source(ParamSource::Header("event-id".into())));
-        assert_eq!(spec.expect_rows, Some(ExpectRows::Any));
-    }
-}
+#[path = "load_tests.rs"]
+mod tests;

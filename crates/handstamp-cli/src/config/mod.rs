@@ -6,6 +6,7 @@
 //! | `env` | `${VAR}` |
 //! | `model` | the checked configuration |
 //! | `load` | sections of the file → model |
+//! | `uses` | which parts a command uses: the variables of the others need not be set |
 //! | `defaults` | defaults that are not the engine's, with their reasons |
 //! | `lab` | the file of `lab own` |
 //! | `print` | the effective configuration as TOML |
@@ -18,6 +19,7 @@ mod load;
 mod model;
 mod parse;
 mod print;
+mod uses;
 
 #[cfg(all(feature = "lab", feature = "kafka"))]
 pub(crate) use lab::load_lab;
@@ -31,5 +33,6 @@ pub(crate) use model::PostgresSection;
 #[cfg(feature = "sqlite")]
 pub(crate) use model::SqliteSection;
 pub(crate) use model::{Config, SourceSection, StoreSection};
-pub(crate) use parse::TIME_MAX;
+pub(crate) use parse::{TIME_MAX, nearest};
 pub(crate) use print::effective;
+pub(crate) use uses::Uses;

@@ -1,6 +1,7 @@
 //! The configuration as the program uses it: checked, with every default filled in.
 //!
-//! Authoritative: the TOML file. Paths in it belong to the folder of the file.
+//! Authoritative: the TOML file. Paths in it belong to the folder of the file. Parts that the command does not
+//! use (see `uses`) may hold the names of variables instead of their values.
 
 use super::parse::Text;
 use handstamp_core::{ConsumerName, ConsumerOptions, Identity};

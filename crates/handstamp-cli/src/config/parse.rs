@@ -3,7 +3,7 @@
 //! Every problem is kept with its line, so that one run shows all of them. No problem shows a value
 //! that came from the environment.
 
-use super::env::{Lookup, expand};
+use super::env::{ExpandError, Lookup, expand};
 use crate::redact;
 use std::cell::RefCell;
 use std::fmt;
@@ -38,6 +38,8 @@ pub(crate) struct Text {
     raw: Option<String>,
     /// The whole text is a credential.
     secret: bool,
+    /// False where a variable is not set in a part that the command does not use: the text stands for itself.
+    known: bool,
     /// Line from 1; 0 for a default.
     pub(crate) line: usize,
 }
@@ -45,7 +47,7 @@ pub(crate) struct Text {
 impl Text {
     /// A text that comes from our own defaults.
     pub(crate) fn fixed(value: impl Into<String>) -> Self {
-        Self { value: value.into(), raw: None, secret: false, line: 0 }
+        Self { value: value.into(), raw: None, secret: false, known: true, line: 0 }
     }
 
     /// The text as it may be shown: variables by name, passwords masked.
@@ -57,18 +59,25 @@ impl Text {
         }
     }
 
+    /// Whether its variables were put in.
+    pub(crate) fn is_known(&self) -> bool {
+        self.known
+    }
+
     /// Says that the whole text is a credential: only a lone variable's name may be shown.
     pub(crate) fn mark_secret(&mut self) {
         self.raw = self.raw.as_deref().and_then(lone_variable);
         self.secret = true;
-        redact::register(&self.value);
+        if self.known {
+            redact::register(&self.value);
+        }
     }
 
     /// Makes sure that the value never appears in any output: for keys that hold credentials.
     pub(crate) fn keep_secret(&self) {
         // A number or a switch is no credential, and masking it would hide counts.
         let plain = self.value.parse::<f64>().is_ok() || self.value.parse::<bool>().is_ok();
-        if self.raw.is_some() && !plain {
+        if self.raw.is_some() && self.known && !plain {
             redact::register(&self.value);
         }
         redact::register_url(&self.value);
@@ -136,7 +145,14 @@ impl<'a> Reading<'a> {
         table: &'r dyn TableLike,
         line: usize,
     ) -> Section<'r, 'a> {
-        Section { reading: self, path: path.to_owned(), table, line, known: RefCell::default() }
+        Section {
+            reading: self,
+            path: path.to_owned(),
+            table,
+            line,
+            lenient: false,
+            known: RefCell::default(),
+        }
     }
 }
 
@@ -147,6 +163,8 @@ pub(crate) struct Section<'r, 'a> {
     table: &'r dyn TableLike,
     /// Where the table begins.
     pub(crate) line: usize,
+    /// The command does not use it: a variable that is not set is no mistake.
+    pub(crate) lenient: bool,
     known: RefCell<Vec<String>>,
 }
 
@@ -191,7 +209,11 @@ impl<'r, 'a> Section<'r, 'a> {
             self.wrong_type(line, key, "a table", item);
             return None;
         };
-        Some(self.reading.section(&self.name_of(key), table, line))
+        Some(self.below(&self.name_of(key), table, line))
+    }
+
+    fn below(&self, path: &str, table: &'r dyn TableLike, line: usize) -> Self {
+        Self { lenient: self.lenient, ..self.reading.section(path, table, line) }
     }
 
     /// The tables of `[[key]]`.
@@ -217,7 +239,7 @@ impl<'r, 'a> Section<'r, 'a> {
         tables
             .into_iter()
             .enumerate()
-            .map(|(index, table)| self.reading.section(&number(index), table, first_line(table)))
+            .map(|(index, table)| self.below(&number(index), table, first_line(table)))
             .collect()
     }
 
@@ -264,7 +286,7 @@ impl<'r, 'a> Section<'r, 'a> {
             self.wrong_type(line, key, EXPECTED, item);
             return None;
         };
-        let text = self.expanded(line, key, text)?;
+        let text = self.expanded(line, key, text).filter(Text::is_known)?;
         let parsed = humantime::parse_duration(text.value.trim()).ok();
         if parsed.is_none() {
             self.problem(line, key, format_args!("expected {EXPECTED}; found {}", quoted(&text)));
@@ -288,7 +310,7 @@ impl<'r, 'a> Section<'r, 'a> {
             self.wrong_type(line, key, EXPECTED, item);
             return None;
         };
-        let text = self.expanded(line, key, text)?;
+        let text = self.expanded(line, key, text).filter(Text::is_known)?;
         let parsed = parse_size(&text.value);
         if parsed.is_none() {
             self.problem(line, key, format_args!("expected {EXPECTED}; found {}", quoted(&text)));
@@ -304,7 +326,7 @@ impl<'r, 'a> Section<'r, 'a> {
             (Some(number), _) => Some(number),
             // Only a variable may stand in quotes where a number is expected.
             (None, Some(text)) if text.contains("${") => {
-                let text = self.expanded(line, key, text)?;
+                let text = self.expanded(line, key, text).filter(Text::is_known)?;
                 let number = text.value.trim().parse().ok();
                 if number.is_none() {
                     self.problem(line, key, format_args!("expected {EXPECTED}; found {}", quoted(&text)));
@@ -334,7 +356,7 @@ impl<'r, 'a> Section<'r, 'a> {
 
     /// One of some words.
     pub(crate) fn one_of<T: Copy>(&self, key: &str, choices: &[(&str, T)]) -> Option<T> {
-        let text = self.text(key)?;
+        let text = self.text(key).filter(Text::is_known)?;
         let found = choices.iter().find(|(word, _)| *word == text.value).map(|(_, value)| *value);
         if found.is_none() {
             let words: Vec<String> = choices.iter().map(|(word, _)| format!("\"{word}\"")).collect();
@@ -409,11 +431,15 @@ impl<'r, 'a> Section<'r, 'a> {
 
     /// Puts variables into a string of this section.
     pub(crate) fn expanded(&self, line: usize, key: &str, text: &str) -> Option<Text> {
+        let unknown =
+            || Text { value: text.to_owned(), raw: Some(text.to_owned()), secret: false, known: false, line };
         match expand(text, self.reading.lookup) {
+            Ok(done) if self.lenient && done.changed && done.value.is_empty() => Some(unknown()),
             Ok(done) => {
                 let raw = done.changed.then(|| text.to_owned());
-                Some(Text { value: done.value, raw, secret: false, line })
+                Some(Text { value: done.value, raw, secret: false, known: true, line })
             }
+            Err(ExpandError::Missing(_) | ExpandError::NotText(_)) if self.lenient => Some(unknown()),
             Err(error) => {
                 self.problem(line, key, error);
                 None

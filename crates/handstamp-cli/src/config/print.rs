@@ -191,6 +191,7 @@ fn count(count: usize) -> Item {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Uses;
     use std::path::Path;
 
     /// The last resort must have nothing to do here: neither what is printed nor Debug has a secret.
@@ -219,7 +220,8 @@ mod tests {
                  options = {{ \"sasl.password\" = \"{option}\" }}\n[identity]\nkey = true\n[store]\ntype = \"postgres\"\n\
                  url = \"{url}\"\nmigrate_url = \"{url}\"\n[[effect]]\nsql = \"SELECT 1\"\n"
             );
-            let config = super::super::load::parse(Path::new("p.toml"), &text, &lookup).unwrap();
+            let config =
+                super::super::load::parse(Path::new("p.toml"), &text, Uses::Pipeline, &lookup).unwrap();
             let printed = effective(&config);
             assert!(!printed.contains("canary"), "{printed}");
             assert!(printed.contains("sasl.password"), "{printed}");
@@ -240,7 +242,8 @@ mod tests {
                 "name = \"w\"\n[source]\ntype = \"file\"\npath = \"-\"\n[identity]\nfield = \"/id\"\n[store]\n\
                  type = \"postgres\"\nurl = \"{url}\"\n[[effect]]\nsql = \"SELECT 1\"\n"
             );
-            let config = super::super::load::parse(Path::new("p.toml"), &text, &lookup).unwrap();
+            let config =
+                super::super::load::parse(Path::new("p.toml"), &text, Uses::Pipeline, &lookup).unwrap();
             let printed = effective(&config);
             assert!(printed.contains(shown), "{url}: {printed}");
         }

@@ -40,6 +40,15 @@ pub(crate) fn report(consumer: Option<&str>, report: &Report) -> Value {
     })
 }
 
+/// The same object with what each says that ended well.
+pub(crate) fn done(mut object: Value) -> Value {
+    object["error"] = Value::Null;
+    object["details"] = json!([]);
+    object["hints"] = json!([]);
+    object["exit_code"] = json!(0);
+    object
+}
+
 fn stopped(reason: StopReason) -> &'static str {
     match reason {
         StopReason::Asked => "asked",

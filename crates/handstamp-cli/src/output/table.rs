@@ -17,6 +17,12 @@ pub(crate) fn plain(header: &[&str], rows: Vec<Vec<String>>) -> String {
     format!("{}\n", lines.join("\n"))
 }
 
+/// Facts about one thing, one a line.
+pub(crate) fn fields(fields: &[(&str, String)]) -> String {
+    let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    fields.iter().map(|(name, value)| format!("{name:<width$}  {value}\n")).collect()
+}
+
 /// Each count with the word for people and what it means; zero rows of rare counts are left out.
 fn count_rows(counts: &Counts) -> Vec<(&'static str, u64, &'static str)> {
     let all = [

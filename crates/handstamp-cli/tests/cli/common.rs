@@ -231,6 +231,8 @@ impl Running {
             assert!(!text.contains(CANARY), "{} shows a secret on {name}:\n{text}", self.args);
             let shown = text.contains(HEADER_CANARY) && !self.may_show_headers;
             assert!(!shown, "{} shows a header's value on {name}:\n{text}", self.args);
+            let twice = crate::clauses::repeated(text);
+            assert!(twice.is_none(), "{} says {twice:?} twice on {name}:\n{text}", self.args);
             // Nothing here is a terminal.
             let control = text.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t'));
             assert!(control.is_none() || self.is_terminal, "{}: {control:?} on {name}:\n{text}", self.args);

@@ -3,6 +3,8 @@
 // Helpers of tests panic as tests do: that is the failure report.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod answers;
+mod clauses;
 mod common;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
 mod file_postgres;
@@ -14,10 +16,12 @@ mod kafka_postgres;
 mod lab_demo;
 mod operators;
 mod outputs;
+mod peeks;
 mod refusals;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
 mod server_refusals;
 mod signals;
 mod terminal;
 mod usage;
+mod variables;
 mod wallet;

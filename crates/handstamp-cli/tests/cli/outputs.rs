@@ -33,9 +33,11 @@ fn broken() -> Place {
 #[test]
 fn every_command_with_json_prints_one_object_whatever_happens() {
     let place = broken();
-    let commands: [&[&str]; 5] = [
+    let commands: [&[&str]; 7] = [
         &["run", "FILE", "--json", "--fail-fast"],
         &["check", "FILE", "--json"],
+        &["migrate", "FILE", "--json"],
+        &["publish", "FILE", "--json", "--sample", "credits", "--count", "1"],
         &["inbox", "get", "FILE", "x", "--json"],
         &["dlq", "list", "FILE", "--json"],
         &["dlq", "show", "FILE", "0f1e2d3c4b5a69788796a5b4c3d2e1f0", "--json"],
@@ -48,12 +50,19 @@ fn every_command_with_json_prints_one_object_whatever_happens() {
             let args: Vec<&str> =
                 command.iter().map(|word| if *word == "FILE" { file } else { word }).collect();
             // What check found wrong is its own answer.
-            let code = if args[0] == "check" && code > 2 { 5 } else { code };
+            let code = match (args[0], code) {
+                ("check", 3..) => 5,
+                // It does not need the store.
+                ("publish", 3..) => 0,
+                // Tables of ours that nobody remembers making are in the way.
+                ("migrate", 4) => 2,
+                _ => code,
+            };
             let done = place.run(&args).exits(code);
             assert_eq!(done.stdout.lines().count(), 1, "{args:?}: {}", done.stdout);
             let object = done.json();
             assert_eq!(object["exit_code"], code, "{args:?}: {object}");
-            if code != 5 {
+            if !matches!(code, 0 | 5) {
                 let error = object["error"].as_str().unwrap();
                 assert!(!error.is_empty() && done.stderr.contains(error), "{args:?}: {object}");
             }
@@ -76,6 +85,8 @@ fn a_wrong_command_line_with_json_is_an_object_too() {
         &["run", "--json"],
         &["dlq", "list", "file.toml", "--json", "--limit", "0"],
         &["check", "file.toml", "--json", "--print"],
+        &["migrate", "file.toml", "--json", "--show-sql"],
+        &["publish", "--json", "--count", "1"],
         &["--log", "loud=nonsense=x", "run", "file.toml", "--json"],
     ] {
         let done = place.quiet(args).exits(2);
@@ -110,7 +121,9 @@ const PRINTING: &[&[&str]] = &[
     &["check", "file.toml", "--json"],
     &["check", "file.toml", "--print"],
     &["migrate", "file.toml"],
+    &["migrate", "file.toml", "--json"],
     &["migrate", "file.toml", "--show-sql"],
+    &["publish", "--out", "new.jsonl", "--sample", "credits", "--count", "1", "--json"],
     &["inbox", "get", "file.toml", "x"],
     &["inbox", "get", "file.toml", "x", "--json"],
     &["dlq", "list", "file.toml"],

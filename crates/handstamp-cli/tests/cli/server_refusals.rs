@@ -35,6 +35,12 @@ impl Wallet {
         Self { place, database, role }
     }
 
+    /// Its folder for a test of its own; database and role go with the guard.
+    pub(crate) fn into_parts(mut self) -> Parts {
+        let place = std::mem::replace(&mut self.place, Place::new());
+        Parts { place, database: self.database.clone(), guard: self }
+    }
+
     fn sql(&self, sql: &str) {
         psql(&self.database, &sql.replace("$role", &self.role).replace("$database", &self.database));
     }
@@ -62,6 +68,13 @@ impl Wallet {
             self.place.run_at("off", &["run", "bad.toml", "--fail-fast", "--json"]),
         ]
     }
+}
+
+/// A wallet's folder, and what stands behind it.
+pub(crate) struct Parts {
+    pub(crate) place: Place,
+    pub(crate) database: String,
+    pub(crate) guard: Wallet,
 }
 
 impl Drop for Wallet {

@@ -290,7 +290,7 @@ mod with_points {
     pub(crate) fn broken_subject(args: &BrokenArgs) -> Result<Exit, CliError> {
         let broken = Broken::from_name(&args.broken)
             .ok_or_else(|| CliError::usage(format!("{:?}: nothing is broken that way", args.broken)))?;
-        let config = config::load(&args.run.file)?;
+        let config = config::load(&args.run.file, config::Uses::PipelineAndMigration)?;
         let stop = signals::listen(config.options.shutdown_timeout, |_| {})?;
         let runtime = crate::commands::runtime()?;
         let local = tokio::task::LocalSet::new();
