@@ -8,6 +8,9 @@ use std::error::Error;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
+/// An open transaction and the answers to its claims.
+type Begun<S> = (<S as Store>::Tx, Vec<Claim>);
+
 /// What is done otherwise; what is not said here is passed on.
 pub trait StoreBend<S: Store>: Send + Sync + 'static {
     /// As [`Store::begin`].
@@ -19,7 +22,7 @@ pub trait StoreBend<S: Store>: Send + Sync + 'static {
         store: &S,
         consumer: &ConsumerKey,
         ids: &[ClaimRequest],
-    ) -> impl Future<Output = Result<(S::Tx, Vec<Claim>), StoreError>> + Send {
+    ) -> impl Future<Output = Result<Begun<S>, StoreError>> + Send {
         store.begin(consumer, ids)
     }
 
@@ -42,7 +45,7 @@ pub trait StoreBend<S: Store>: Send + Sync + 'static {
         consumer: &ConsumerKey,
         ids: &[ClaimRequest],
         durable: oneshot::Sender<()>,
-    ) -> impl Future<Output = Result<Option<(S::Tx, Vec<Claim>)>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Option<Begun<S>>, StoreError>> + Send {
         let _ = (consumer, ids);
         async move {
             self.commit(store, tx).await?;
@@ -60,7 +63,7 @@ pub async fn begin_without_inbox<S: Store>(
     store: &S,
     consumer: &ConsumerKey,
     ids: &[ClaimRequest],
-) -> Result<(S::Tx, Vec<Claim>), StoreError> {
+) -> Result<Begun<S>, StoreError> {
     let (tx, _) = store.begin(consumer, &[]).await?;
     Ok((tx, vec![Claim::First; ids.len()]))
 }
@@ -95,11 +98,7 @@ impl<S: Store, B: StoreBend<S>> Store for BentStore<S, B> {
         self.inner.register(name, fingerprint, adopt).await
     }
 
-    async fn begin(
-        &self,
-        consumer: &ConsumerKey,
-        ids: &[ClaimRequest],
-    ) -> Result<(S::Tx, Vec<Claim>), StoreError> {
+    async fn begin(&self, consumer: &ConsumerKey, ids: &[ClaimRequest]) -> Result<Begun<S>, StoreError> {
         self.bend.begin(&self.inner, consumer, ids).await
     }
 
@@ -122,7 +121,7 @@ impl<S: Store, B: StoreBend<S>> Store for BentStore<S, B> {
         consumer: &ConsumerKey,
         ids: &[ClaimRequest],
         durable: oneshot::Sender<()>,
-    ) -> Result<Option<(S::Tx, Vec<Claim>)>, StoreError> {
+    ) -> Result<Option<Begun<S>>, StoreError> {
         self.bend.commit_and_begin(&self.inner, tx, consumer, ids, durable).await
     }
 
