@@ -7,6 +7,7 @@
 
 use handstamp_core::CrashPoint;
 use serde_json::Value;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,10 +18,17 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run scripts/test"))
 }
 
-/// Runs `handstamp lab matrix`; a run that hangs is killed.
+/// Runs `handstamp lab matrix` in a folder of its own; a run that hangs is killed.
 fn matrix(args: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    lab_in(folder.path(), &[&["matrix"], args].concat())
+}
+
+/// Runs a command of the lab in a folder.
+fn lab_in(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_handstamp"));
-    command.args(["--log", "warn", "lab", "matrix"]).args(args).env_remove("HANDSTAMP_LAB_DATABASE");
+    command.args(["--log", "warn", "lab"]).args(args).env_remove("HANDSTAMP_LAB_DATABASE");
+    command.current_dir(folder);
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // Both pipes hold far less than the system's 64 KiB, so that waiting first cannot block.
@@ -37,11 +45,17 @@ fn matrix(args: &[&str]) -> Output {
 
 /// The cells of a matrix that ended with this code.
 fn cells(code: i32, args: &[&str]) -> Vec<Value> {
-    let done = matrix(&[args, &["--json"]].concat());
+    let folder = tempfile::tempdir().unwrap();
+    object_in(folder.path(), code, &[&["matrix"], args].concat())["cells"].as_array().unwrap().clone()
+}
+
+/// What a command of the lab prints in a folder, when it ends with this code.
+#[track_caller]
+fn object_in(folder: &Path, code: i32, args: &[&str]) -> Value {
+    let done = lab_in(folder, &[args, &["--json"]].concat());
     let (out, said) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert_eq!(done.status.code(), Some(code), "{args:?}\n{out}\n{said}");
-    let object: Value = serde_json::from_str(&out).unwrap();
-    object["cells"].as_array().unwrap().clone()
+    serde_json::from_str(&out).unwrap()
 }
 
 fn text<'a>(cell: &'a Value, field: &str) -> &'a str {
@@ -122,6 +136,59 @@ fn the_program_may_die_many_times_in_a_row() {
 }
 
 #[test]
+fn a_folder_stays_that_proves_the_same_again_and_in_which_every_planted_fault_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = ["--at", "after-commit", "--at", "before-commit", "--at", "on-assign"];
+    let args = [&["matrix", "--source", "file", "--store", "sqlite", "--out", "run"][..], &at].concat();
+    let matrix = object_in(folder.path(), 0, &args);
+    assert_eq!(matrix["shows"], "as_it_must");
+    let verify = |code| object_in(folder.path(), code, &["verify", "run"]);
+    assert_eq!(verify(0), matrix);
+    let refused = lab_in(folder.path(), &args);
+    assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
+    let read = |file: &str| std::fs::read_to_string(folder.path().join("run").join(file)).unwrap();
+    assert!(read("report.md").contains("**Kept:**") && read("report.md").contains("](matrix.svg)"));
+    let report: Value = serde_json::from_str(&read("report.json")).unwrap();
+    assert_eq!((&report["seed"], report["outcome"]["outcomes"].as_array().unwrap().len()), (&1.into(), 3));
+
+    let name = "000-after-commit-file-sqlite.jsonl";
+    let whole = read(name);
+    let spoilt = |spoil: &dyn Fn(&mut Value)| {
+        let mut lines: Vec<Value> = whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        lines.iter_mut().for_each(spoil);
+        lines.retain(|line| !line.is_null());
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        std::fs::write(folder.path().join("run").join(name), text).unwrap();
+    };
+    spoilt(&|line| {
+        if let Some(effects) = line.get_mut("effects").and_then(Value::as_object_mut) {
+            *effects.values_mut().next().unwrap() = 2.into();
+        }
+    });
+    assert_eq!(verify(5)["cells"][0]["verdict"]["doubled"], 1);
+    assert!(read("matrix.svg").contains("VIOLATION"));
+    spoilt(&|line| {
+        if let Some(effects) = line.get_mut("effects").and_then(Value::as_object_mut) {
+            let first = effects.keys().next().unwrap().clone();
+            effects.remove(&first);
+        }
+    });
+    assert_eq!(verify(5)["cells"][0]["verdict"]["lost"], 1);
+    // The point was missed; the cell did not come to its end.
+    for (gone, cells, missing) in [("armed", 3, 0), ("end", 2, 1)] {
+        spoilt(&|line| {
+            if line["event"] == gone {
+                *line = Value::Null;
+            }
+        });
+        let proved = verify(6);
+        let count = |list: &Value| list.as_array().unwrap().len();
+        assert_eq!((count(&proved["cells"]), count(&proved["missing"])), (cells, missing), "{gone}");
+    }
+    assert!(read("report.md").contains("**Inconclusive:**"));
+}
+
+#[test]
 fn what_is_no_point_no_source_or_no_store_is_refused() {
     for (args, words) in [
         (&["--at", "nowhere"][..], "\"nowhere\" is no crash point"),
@@ -138,7 +205,7 @@ fn what_is_no_point_no_source_or_no_store_is_refused() {
 
 /// What `psql` answers.
 fn psql(sql: &str) -> String {
-    let program = std::path::Path::new(&variable("HANDSTAMP_TEST_POSTGRES_BIN")).join("psql");
+    let program = Path::new(&variable("HANDSTAMP_TEST_POSTGRES_BIN")).join("psql");
     let url = variable("HANDSTAMP_TEST_POSTGRES");
     let done = Command::new(program).args(["-qAtX", &url, "-c", sql]).output().unwrap();
     assert!(done.status.success(), "{sql}: {}", String::from_utf8_lossy(&done.stderr));
@@ -146,17 +213,17 @@ fn psql(sql: &str) -> String {
 }
 
 /// The names in a folder that is there.
-fn names(folder: &std::path::Path) -> Vec<String> {
+fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten();
     entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// Processes that were started in a folder.
-fn processes_in(folder: &std::path::Path) -> Vec<String> {
+fn processes_in(folder: &Path) -> Vec<String> {
     let lives_there = |pid: &String| {
         std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder))
     };
-    names(std::path::Path::new("/proc")).into_iter().filter(lives_there).collect()
+    names(Path::new("/proc")).into_iter().filter(lives_there).collect()
 }
 
 #[test]
@@ -166,6 +233,8 @@ fn a_matrix_that_is_stopped_leaves_no_process_no_file_no_schema_and_no_topic() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_handstamp"));
     command.args(["--log", "warn", "lab", "matrix", "--source", "kafka", "--session-timeout", "2s"]);
     command.args(["--brokers", &brokers, "--database", &database]).env("TMPDIR", folder.path());
+    let kept = tempfile::tempdir().unwrap();
+    command.current_dir(kept.path());
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let until = Instant::now() + LIMIT;
     let wait_for = |what: &str, condition: &mut dyn FnMut() -> bool| {

@@ -4,22 +4,25 @@
 //!  files ─► (published) ─► armed run ─┬─ SIGKILL and mark ─► hit
 //!                            │ rival  └─ anything else ────► not hit
 //!                            ▼
-//!                          run until idle, exit 0 ─► tables read ─► verdict
+//!                          run until idle, exit 0 ─► tables read ─► history ends ─► verdict
 //! ```
 //!
 //! A revoke needs a second member: the rival is started once the armed one has applied something.
 
+use super::outcome::{Named, Outcome, SourceKind, StoreKind};
 #[cfg(feature = "postgres")]
 use super::pipeline::DATABASE_URL;
 use super::pipeline::Files;
-use super::plan::{Cell, SourceKind, StoreKind, is_revoke};
+use super::plan::{Cell, is_revoke};
+use super::record::{self, stem};
+use super::run::Options;
 use super::tables::Tables;
-use super::{Options, Outcome};
 use crate::cancel::Cancel;
-use crate::checker::judge;
 use crate::crash::{CRASH_AT, CRASH_MARK, CrashAt};
 use crate::error::{LabError, LabErrorKind, Result};
+use crate::history::{Event, History};
 use crate::supervisor::Process;
+use crate::workload::SentLog;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -39,46 +42,43 @@ struct Stage<'a> {
     cell: Cell,
     files: Files,
     tables: Tables,
+    history: History,
+    /// Processes of the cell so far.
+    children: std::cell::Cell<u32>,
     cancel: &'a Cancel,
     #[cfg(feature = "kafka")]
-    _topic: Option<crate::broker::Topic>,
-}
-
-/// How the armed consumer ended.
-struct Crash {
-    /// If it was not at the point.
-    otherwise: Option<String>,
-    /// Effects in the database then.
-    effects: u64,
+    topic: Option<crate::broker::Topic>,
 }
 
 /// Runs a cell to its verdict.
 pub(super) fn run(options: &Options, cell: Cell, number: usize, cancel: &Cancel) -> Result<Outcome> {
-    let started = Instant::now();
-    let stage = Stage::set(options, cell, number, cancel)?;
-    let told = |error: LabError| LabError { message: format!("{cell}: {}", error.message), ..error };
+    let named = cell.named();
+    let stage = Stage::set(options, cell, &named, number, cancel)?;
+    let told = |error: LabError| LabError { message: format!("{named}: {}", error.message), ..error };
     stage.publish().map_err(told)?;
-    let mut crash = stage.crash().map_err(told)?;
-    for _ in 1..options.kills {
-        if crash.otherwise.is_none() {
-            crash = stage.crash().map_err(told)?;
+    for _ in 0..options.kills {
+        if !stage.crash().map_err(told)? {
+            break;
         }
     }
     stage.drain().map_err(told)?;
     let found = stage.tables.read().map_err(told)?;
-    Ok(Outcome {
-        cell,
-        hit: crash.otherwise.is_none(),
-        otherwise: crash.otherwise,
-        at_crash: crash.effects,
-        verdict: judge(&stage.files.sent, &found.end),
-        bad: (stage.files.bad, found.dead_letters),
-        took_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
-    })
+    stage.history.note(Event::DeadLetters { bad: stage.files.bad, found: found.dead_letters });
+    stage.history.note(Event::End(found.end));
+    stage.history.finish()?;
+    // The verdict is what the folder says, as for anyone who asks later.
+    record::outcome(&options.record, number, &named, options.kills)?
+        .ok_or_else(|| LabError::new(LabErrorKind::Other, format!("{named}: its history has no end")))
 }
 
 impl<'a> Stage<'a> {
-    fn set(options: &'a Options, cell: Cell, number: usize, cancel: &'a Cancel) -> Result<Self> {
+    fn set(
+        options: &'a Options,
+        cell: Cell,
+        named: &Named,
+        number: usize,
+        cancel: &'a Cancel,
+    ) -> Result<Self> {
         cancel.check()?;
         let name = format!("{}_{number}", options.name);
         #[cfg(feature = "kafka")]
@@ -88,6 +88,7 @@ impl<'a> Stage<'a> {
             (SourceKind::Kafka, None) => return Err(LabError::usage("a Kafka cell needs a broker")),
         };
         let files = Files::write(cell, options, number, &name)?;
+        let history = begin_history(options, named, number, &files)?;
         let tables = match cell.store {
             StoreKind::Sqlite => Tables::sqlite(&files.folder),
             #[cfg(feature = "postgres")]
@@ -104,9 +105,11 @@ impl<'a> Stage<'a> {
             cell,
             files,
             tables,
+            history,
+            children: std::cell::Cell::new(0),
             cancel,
             #[cfg(feature = "kafka")]
-            _topic: topic,
+            topic,
         })
     }
 
@@ -142,8 +145,15 @@ impl<'a> Stage<'a> {
         self.must_end_well("publish", publish)
     }
 
-    /// Starts the armed consumer and waits for its end.
-    fn crash(&self) -> Result<Crash> {
+    fn start(&self, command: &mut Command) -> Result<Started> {
+        let process = Process::start(command, None, |_| {})?;
+        let child = self.children.replace(self.children.get() + 1);
+        self.history.note(Event::Started { child, pid: process.pid() });
+        Ok(Started { process, child })
+    }
+
+    /// Starts the armed consumer and waits for its end; whether that was at the point.
+    fn crash(&self) -> Result<bool> {
         let mark = self.files.folder.join("mark");
         // One that is left from an earlier crash must not stand for this one; there may be none.
         let _ = std::fs::remove_file(&mark);
@@ -154,29 +164,35 @@ impl<'a> Stage<'a> {
             return self.crash_beside_a_rival(command, &mark, at);
         }
         command.args(["--until-idle", IDLE]);
-        let mut armed = Process::start(&mut command, None, |_| {})?;
-        let status = self.wait(&mut armed)?;
+        let mut armed = self.start(&mut command)?;
+        let status = self.wait(&mut armed.process)?;
         Ok(self.crashed(status, &mark, at, &armed))
     }
 
     /// The rival's coming takes partitions away from the armed one.
-    fn crash_beside_a_rival(&self, mut armed: Command, mark: &Path, at: CrashAt) -> Result<Crash> {
+    fn crash_beside_a_rival(&self, mut armed: Command, mark: &Path, at: CrashAt) -> Result<bool> {
         // It ends by itself, too, should the lab be killed.
-        let mut armed = Process::start(armed.args(["--until-idle", "30s"]), None, |_| {})?;
+        let mut armed = self.start(armed.args(["--until-idle", "30s"]))?;
         let until = Instant::now() + LIMIT;
-        while self.tables.effects() == 0 && armed.ended()?.is_none() && Instant::now() < until {
+        while self.tables.effects() == 0 && armed.process.ended()?.is_none() && Instant::now() < until {
             self.cancel.sleep(LOOK_EVERY)?;
         }
         let mut rival = self.consumer();
-        let mut rival = Process::start(rival.args(["--until-idle", IDLE]), None, |_| {})?;
-        let status = self.wait(&mut armed)?;
-        let crash = self.crashed(status, mark, at, &armed);
-        ended_well("the second member", self.wait(&mut rival)?, &rival)?;
-        Ok(crash)
+        let mut rival = self.start(rival.args(["--until-idle", IDLE]))?;
+        let status = self.wait(&mut armed.process)?;
+        let hit = self.crashed(status, mark, at, &armed);
+        let status = self.wait(&mut rival.process)?;
+        self.history.note(Event::Ended { child: rival.child, code: status.code() });
+        ended_well("the second member", status, &rival.process)?;
+        Ok(hit)
     }
 
-    fn crashed(&self, status: ExitStatus, mark: &Path, at: CrashAt, process: &Process) -> Crash {
-        Crash { otherwise: not_at_the_point(status, mark, at, process), effects: self.tables.effects() }
+    fn crashed(&self, status: ExitStatus, mark: &Path, at: CrashAt, armed: &Started) -> bool {
+        let otherwise = not_at_the_point(status, mark, at, &armed.process);
+        let hit = otherwise.is_none();
+        let effects = self.tables.effects();
+        self.history.note(Event::Armed { child: armed.child, at: at.to_string(), otherwise, effects });
+        hit
     }
 
     /// Runs until nothing is left.
@@ -187,9 +203,10 @@ impl<'a> Stage<'a> {
     }
 
     fn must_end_well(&self, what: &str, mut command: Command) -> Result<()> {
-        let mut process = Process::start(&mut command, None, |_| {})?;
-        let status = self.wait(&mut process)?;
-        ended_well(what, status, &process)
+        let mut started = self.start(&mut command)?;
+        let status = self.wait(&mut started.process)?;
+        self.history.note(Event::Ended { child: started.child, code: status.code() });
+        ended_well(what, status, &started.process)
     }
 
     fn wait(&self, process: &mut Process) -> Result<ExitStatus> {
@@ -198,6 +215,8 @@ impl<'a> Stage<'a> {
             if let Some(status) = process.ended()? {
                 return Ok(status);
             }
+            #[cfg(feature = "kafka")]
+            self.topic.as_ref().map_or(Ok(()), crate::broker::Topic::alive)?;
             if Instant::now() >= until {
                 let what = format!("a process did not end within {LIMIT:?}:\n{}", process.log_tail());
                 return Err(LabError::new(LabErrorKind::Subject, what));
@@ -205,6 +224,29 @@ impl<'a> Stage<'a> {
             self.cancel.sleep(LOOK_EVERY)?;
         }
     }
+}
+
+/// A process of the cell and its number.
+struct Started {
+    process: Process,
+    child: u32,
+}
+
+/// What was sent is noted before anything is started.
+fn begin_history(options: &Options, named: &Named, number: usize, files: &Files) -> Result<History> {
+    let stem = stem(number, named);
+    let mut log = SentLog::create(&options.record.join(format!("{stem}.sent.jsonl")))?;
+    files.sent.iter().try_for_each(|credit| log.note(credit))?;
+    log.finish()?;
+    let history = History::create(&options.record.join(format!("{stem}.jsonl")))?;
+    history.note(Event::Run {
+        subject: named.to_string(),
+        run: 0,
+        seed: options.seed,
+        messages: u64::try_from(files.sent.len()).unwrap_or(u64::MAX),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    });
+    Ok(history)
 }
 
 impl Drop for Stage<'_> {

@@ -3,8 +3,9 @@
 //! The same lines are the file that is read and what is published to the topic, and they are the
 //! producer's log: everything that was sent, and nothing else.
 
-use super::Options;
-use super::plan::{BATCH_MAX, Cell, SourceKind, StoreKind, is_revoke};
+use super::outcome::{SourceKind, StoreKind};
+use super::plan::{BATCH_MAX, Cell, is_revoke};
+use super::run::Options;
 use crate::error::{LabError, Result};
 use crate::workload::{Credit, Plan};
 use std::fmt::Write as _;

@@ -5,52 +5,14 @@
 //! the test; where a point is reached once in a run it is 1.
 
 use super::broken::Broken;
+use super::outcome::{Named, SourceKind, StoreKind};
 use handstamp::CrashPoint;
-use std::fmt;
-
-/// Where messages come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum SourceKind {
-    /// A file of JSON lines.
-    File,
-    /// A topic and a consumer group.
-    Kafka,
-}
-
-/// Where effects go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum StoreKind {
-    /// A file.
-    Sqlite,
-    /// A schema.
-    Postgres,
-}
 
 impl SourceKind {
-    /// As in `[source] type`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Kafka => "kafka",
-        }
-    }
-
     /// Whether a consumer on this source can reach a point at all.
     #[must_use]
     pub fn has(self, point: CrashPoint) -> bool {
         self == Self::Kafka || !is_revoke(point)
-    }
-}
-
-impl StoreKind {
-    /// As in `[store] type`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Sqlite => "sqlite",
-            Self::Postgres => "postgres",
-        }
     }
 }
 
@@ -74,14 +36,12 @@ pub struct Cell {
     pub broken: Option<Broken>,
 }
 
-impl fmt::Display for Cell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (source, store) = (self.source.as_str(), self.store.as_str());
-        write!(f, "{}:{} on {source} and {store}", self.point.name(), self.nth)?;
-        match self.broken {
-            Some(broken) => write!(f, ", {}", broken.about()),
-            None => Ok(()),
-        }
+impl Cell {
+    /// By its words.
+    #[must_use]
+    pub fn named(&self) -> Named {
+        let Self { point, nth, source, store, broken } = *self;
+        Named { point: point.name().into(), about: point.about().into(), nth, source, store, broken }
     }
 }
 

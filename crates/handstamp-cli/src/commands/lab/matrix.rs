@@ -39,6 +39,9 @@ pub(crate) struct MatrixArgs {
     /// Decides ids and amounts.
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     pub(crate) seed: u64,
+    /// A new folder for histories, log and report.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<std::path::PathBuf>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
@@ -78,18 +81,19 @@ mod with_points {
     use super::{BrokenArgs, MatrixArgs};
     use crate::backend::{Backend, source, with_backend};
     use crate::cli::RunArgs;
-    use crate::commands::lab::{cancel_on_signal, failed, this_program};
+    use crate::commands::lab::{cancel_on_signal, failed, folder, matrix_table, this_program};
     use crate::commands::run;
     use crate::config::{self, Config};
     use crate::exit::{CliError, Exit};
-    use crate::output::{self, live, table};
+    use crate::output::{self, live};
     use crate::redact;
     use crate::signals;
     use handstamp_core::Consumer;
     use handstamp_lab::bent::{BentSource, BentStore};
     use handstamp_lab::crash::{self, CrashAt};
-    use handstamp_lab::matrix::{self, Broken, Cell, Options, Outcome, Shows, SourceKind, StoreKind};
-    use serde_json::{Value, json};
+    use handstamp_lab::matrix::record::{self, Settings};
+    use handstamp_lab::matrix::{self, Broken, Cell, Options, SourceKind, StoreKind};
+    use handstamp_lab::names::{self, LAB};
     use std::time::Duration;
 
     /// Arms the point that the environment asks for, whatever the command.
@@ -112,12 +116,13 @@ mod with_points {
             redact::register_url(url);
         }
         let cells = chosen(args)?;
-        let name = format!("lab_matrix_{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+        let name = format!("{LAB}matrix_{}", names::token());
         let session = Duration::from_secs(if args.brokers.is_some() { 6 } else { 2 });
         let session = args.session_timeout.unwrap_or(session).max(Duration::from_millis(500));
         let options = Options {
             program: this_program()?,
             folder: std::env::temp_dir().join(&name),
+            record: record_folder(args)?,
             name,
             #[cfg(feature = "kafka")]
             broker: broker(args, &cells)?,
@@ -129,20 +134,75 @@ mod with_points {
             session_timeout_ms: u64::try_from(session.as_millis()).unwrap_or(u64::MAX),
         };
         let cancel = cancel_on_signal()?;
+        let named = cells.iter().map(Cell::named).collect();
+        keep_settings(args, &options, named)?;
+        output::say(&format!("histories: {}", options.record.display()));
         let total = cells.len();
         let mut done = 0;
         let outcomes = matrix::run(&options, &cells, &cancel, |outcome| {
             done += 1;
-            output::say(&format!("{done}/{total} {}: {}", outcome.cell, words(outcome)));
+            output::say(&format!("{done}/{total} {}: {}", outcome.cell, outcome.words()));
         });
         live::clear();
-        let outcomes = outcomes.map_err(failed)?;
-        if args.json {
-            output::print_json(&json!({ "cells": outcomes.iter().map(object).collect::<Vec<_>>() }))?;
-        } else {
-            output::print(&shown(&outcomes))?;
+        outcomes.map_err(failed)?;
+        let record = record::recompute(&options.record).map_err(failed)?;
+        matrix_table::print(&record, &options.record, args.json)
+    }
+
+    /// The folder that stays.
+    fn record_folder(args: &MatrixArgs) -> Result<std::path::PathBuf, CliError> {
+        let folder = folder::named_or_fresh(args.out.as_ref(), "matrix");
+        if folder.join(record::SETTINGS_FILE).exists() {
+            return Err(folder::taken(&folder, "name another folder with --out"));
         }
-        Ok(exit(&outcomes))
+        folder::make(&folder)
+    }
+
+    /// Says in the folder what was asked for, before anything is started.
+    fn keep_settings(
+        args: &MatrixArgs,
+        options: &Options,
+        cells: Vec<matrix::Named>,
+    ) -> Result<(), CliError> {
+        let place = place(args, options, &cells)?;
+        let settings = Settings {
+            seed: options.seed,
+            kills: options.kills,
+            session_timeout_ms: options.session_timeout_ms,
+            side_by_side: options.side_by_side,
+            place,
+            cells,
+        };
+        settings.save(&options.record).map_err(failed)?;
+        #[cfg(feature = "kafka")]
+        handstamp_lab::report::note(&options.record, &settings.place, &serde_json::Value::Null)
+            .map_err(failed)?;
+        Ok(())
+    }
+
+    /// What the cells run on, with versions as far as servers tell them.
+    fn place(args: &MatrixArgs, options: &Options, cells: &[matrix::Named]) -> Result<String, CliError> {
+        let mut words = Vec::new();
+        if cells.iter().any(|cell| cell.source == SourceKind::File) {
+            words.push("files".to_owned());
+        }
+        #[cfg(feature = "kafka")]
+        words.extend(options.broker.as_ref().map(handstamp_lab::broker::Broker::describe));
+        for kind in [StoreKind::Sqlite, StoreKind::Postgres] {
+            if cells.iter().any(|cell| cell.store == kind) {
+                words.push(store(args, options, kind)?);
+            }
+        }
+        Ok(words.join("; "))
+    }
+
+    fn store(args: &MatrixArgs, options: &Options, kind: StoreKind) -> Result<String, CliError> {
+        let place = match (kind, &args.database) {
+            #[cfg(feature = "postgres")]
+            (StoreKind::Postgres, Some(url)) => handstamp_lab::ledger::Place::Postgres(url.clone()),
+            _ => handstamp_lab::ledger::Place::Sqlite(options.record.clone()),
+        };
+        handstamp_lab::ledger::probe(&place).map_err(failed)
     }
 
     /// The broker that the cells need, if they do.
@@ -186,101 +246,6 @@ mod with_points {
             return Err(CliError::usage("no consumer on this source can reach that point"));
         }
         Ok(chosen)
-    }
-
-    fn exit(outcomes: &[Outcome]) -> Exit {
-        let any = |wanted| outcomes.iter().any(|outcome| outcome.shows() == wanted);
-        if any(Shows::Violation) {
-            Exit::CheckFailed
-        } else if any(Shows::Nothing) {
-            Exit::Inconclusive
-        } else {
-            Exit::Ok
-        }
-    }
-
-    fn words(outcome: &Outcome) -> String {
-        let verdict = &outcome.verdict;
-        let mut words = format!("{} doubled, {} lost", verdict.doubled, verdict.lost);
-        if outcome.bad.0 != outcome.bad.1 {
-            words.push_str(&format!(", {} dead letters for {} bad messages", outcome.bad.1, outcome.bad.0));
-        }
-        if !verdict.accounts_off.is_empty() || verdict.unsent > 0 || verdict.dead_lettered > 0 {
-            let (off, unsent) = (verdict.accounts_off.len(), verdict.unsent);
-            let dead = verdict.dead_lettered;
-            words.push_str(&format!(", {off} accounts off, {unsent} never sent, {dead} good ones dead"));
-        }
-        if let Some(otherwise) = &outcome.otherwise {
-            words.push_str(&format!("; the point was NOT hit: it {otherwise}"));
-        }
-        words
-    }
-
-    fn object(outcome: &Outcome) -> Value {
-        let Cell { point, nth, source, store, broken } = outcome.cell;
-        json!({
-            "point": point.name(), "nth": nth, "source": source.as_str(), "store": store.as_str(),
-            "broken": broken.map(Broken::as_str), "hit": outcome.hit, "effects_at_crash": outcome.at_crash, "verdict": outcome.verdict,
-            "bad": outcome.bad.0, "dead_letters": outcome.bad.1, "took_ms": outcome.took_ms,
-            "shows": match outcome.shows() {
-                Shows::AsItMust => "as_it_must",
-                Shows::Violation => "violation",
-                Shows::Nothing => "nothing",
-            },
-        })
-    }
-
-    /// A row for each point and fault, a column for each source and store: doubled / lost.
-    fn shown(outcomes: &[Outcome]) -> String {
-        let mut columns: Vec<(SourceKind, StoreKind)> =
-            outcomes.iter().map(|outcome| (outcome.cell.source, outcome.cell.store)).collect();
-        columns.sort_unstable();
-        columns.dedup();
-        let titles: Vec<String> =
-            columns.iter().map(|(source, store)| format!("{} {}", source.as_str(), store.as_str())).collect();
-        let mut header = vec!["point", "doubled/lost:"];
-        header.extend(titles.iter().map(String::as_str));
-        let mut rows: Vec<Vec<String>> = vec![];
-        let mut seen = vec![];
-        for Outcome { cell: Cell { point, broken, .. }, .. } in outcomes {
-            if seen.contains(&(*point, *broken)) {
-                continue;
-            }
-            seen.push((*point, *broken));
-            let about =
-                broken.map_or_else(|| point.about().to_owned(), |b| format!("control: {}", b.about()));
-            let mut row = vec![point.name().to_owned(), about];
-            row.extend(columns.iter().map(|(source, store)| {
-                let cells = outcomes.iter().filter(|outcome| {
-                    let cell = outcome.cell;
-                    (cell.point, cell.broken, cell.source, cell.store) == (*point, *broken, *source, *store)
-                });
-                let shown: Vec<String> = cells.map(short).collect();
-                if shown.is_empty() { "–".to_owned() } else { shown.join(" ") }
-            }));
-            rows.push(row);
-        }
-        let hit = outcomes.iter().filter(|outcome| outcome.hit).count();
-        let as_it_must = outcomes.iter().filter(|outcome| outcome.shows() == Shows::AsItMust).count();
-        let all = outcomes.len();
-        let mut text = table::plain(&header, rows);
-        text.push_str(&format!(
-            "\n{hit} of {all} cells died at their point, {as_it_must} of {all} show what they must.\n"
-        ));
-        if text.contains('–') {
-            text.push_str("–: a file is never taken away from its reader.\n");
-        }
-        text
-    }
-
-    fn short(outcome: &Outcome) -> String {
-        let counts = format!("{}/{}", outcome.verdict.doubled, outcome.verdict.lost);
-        match outcome.shows() {
-            Shows::AsItMust => counts,
-            Shows::Violation => format!("{counts} VIOLATION"),
-            Shows::Nothing if outcome.hit => format!("{counts} no harm"),
-            Shows::Nothing => format!("{counts} not hit"),
-        }
     }
 
     /// Runs a pipeline with a consumer that is broken on purpose: the matrix's control.
