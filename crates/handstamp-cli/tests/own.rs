@@ -70,14 +70,31 @@ impl Lab {
 
     /// Runs a consumer of the example on Postgres and demands an exit code.
     fn consumer(&self, name: &str, out: &str, code: i32) -> Value {
+        self.consumer_on(&variable("HANDSTAMP_TEST_KAFKA"), &[], name, out, code)
+    }
+
+    fn consumer_on(&self, brokers: &str, more: &[&str], name: &str, out: &str, code: i32) -> Value {
         let script = example().join(name);
         let database = variable("HANDSTAMP_TEST_POSTGRES");
-        let brokers = variable("HANDSTAMP_TEST_KAFKA");
-        let args = ["--brokers", &brokers, "--database", &database, "--out", out, "--json"];
+        let args = ["--brokers", brokers, "--database", &database, "--out", out, "--json"];
+        let args = [&args, more].concat();
         let output = self.run(&args, &[python().to_str().unwrap(), script.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(code), "{name}: {}", shown(&output));
         self.nothing_is_left(out);
         serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// What `lab verify` says of a folder.
+    fn verify(&self, out: &str, code: i32) -> Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_handstamp"));
+        command.args(["lab", "verify", out, "--json"]).current_dir(self.folder.path());
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", shown(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn read(&self, file: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(file)).unwrap()
     }
 
     /// No process of the run is there any more, and its database is gone.
@@ -141,13 +158,178 @@ fn without_an_inbox_effects_double_and_with_it_none_under_the_same_schedule() {
     assert!(b["doubled"].as_u64().unwrap() > 0 && b["missing"] == 0 && b["bad_applied"] == 0, "{b}");
     let named = b["doubled_ids"].as_array().unwrap();
     assert!(!named.is_empty() && named.len() <= 10, "{b}");
+    // Each of them with the times at which its effects were seen.
+    let traces = b["traces"].as_array().unwrap();
+    assert!(traces.len() == named.len() && traces.iter().all(|one| one["seen_ms"][1].is_u64()), "{b}");
+    assert!(b["through"][0]["cut"].as_u64().unwrap() > 0 && b["through"][0]["wire"] == "database", "{b}");
+    let report = lab.read("b/report.md");
+    for part in ["**VIOLATED:**", "## The first doubled", "## The schedule", "](timeline.svg)"] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    assert!(report.contains(named[0][0].as_str().unwrap()), "{report}");
+    assert_eq!(lab.verify("b", 5), b);
 
     let c = lab.consumer("c.py", "c", 0);
     assert_eq!(c["verdict"], "kept", "{c}");
     assert!(c["doubled"] == 0 && c["missing"] == 0 && c["bad"].as_u64().unwrap() > 0, "{c}");
+    assert!(lab.read("c/report.md").contains("**Kept:**"));
+    assert_eq!(lab.verify("c", 0), c);
+    every_planted_fault_is_found(&lab, &c);
     let (b, c) = (schedule(&b), schedule(&c));
     assert_eq!(c.len(), 4, "{c:?}");
     assert_eq!(b[..], c[..b.len()], "one seed, one schedule");
+}
+
+/// The folder is spoilt in each way that matters, and `lab verify` sees it.
+fn every_planted_fault_is_found(lab: &Lab, kept: &Value) {
+    let path = lab.folder.path().join("c/history.jsonl");
+    let whole = std::fs::read_to_string(&path).unwrap();
+    let sent = lab.read("c/sent.jsonl");
+    let first: Value = serde_json::from_str(sent.lines().next().unwrap()).unwrap();
+    let id = first["id"].as_str().unwrap();
+    let spoilt = |spoil: &dyn Fn(&mut Value)| {
+        let mut lines: Vec<Value> = whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        lines.iter_mut().for_each(spoil);
+        lines.retain(|line| !line.is_null());
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        std::fs::write(&path, text).unwrap();
+    };
+    spoilt(&|line| {
+        if line["event"] == "end" {
+            line["effects"][id] = 2.into();
+        }
+    });
+    assert_eq!(lab.verify("c", 5)["doubled"], 1);
+    spoilt(&|line| {
+        if line["event"] == "end" {
+            line["effects"].as_object_mut().unwrap().remove(id);
+        }
+    });
+    assert_eq!(lab.verify("c", 5)["missing_ids"][0], id);
+    assert!(lab.read("c/report.md").contains(&format!("| `{id}` |")));
+    // Without what went through the proxy, and without an end, nothing is proved.
+    for gone in ["through", "end"] {
+        spoilt(&|line| {
+            if line["event"] == gone {
+                *line = Value::Null;
+            }
+        });
+        assert_eq!(lab.verify("c", 6)["verdict"], "inconclusive", "{gone}");
+    }
+    std::fs::write(&path, whole).unwrap();
+    assert_eq!(lab.verify("c", 0), *kept);
+}
+
+/// A broker of this test's own: only one proxy at a time can stand where its second listener sends clients.
+struct Broker {
+    name: String,
+}
+
+impl Broker {
+    fn start() -> Self {
+        let broker = Self { name: format!("kafka@own-{}", std::process::id()) };
+        broker.services("up");
+        broker
+    }
+
+    fn services(&self, verb: &str) -> String {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let output = Command::new(root.join("scripts/services")).args([verb, &self.name]).output().unwrap();
+        assert!(output.status.success(), "{verb}: {}", shown(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn address(&self, variable: &str) -> String {
+        let lines = self.services("env");
+        let prefix = format!("export {variable}=");
+        let found = lines.lines().find_map(|line| line.strip_prefix(&prefix));
+        found.unwrap_or_else(|| panic!("no {variable}: {lines}")).trim_matches('\'').to_owned()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+            let _ = Command::new(root.join("scripts/services")).args(["down", &self.name]).output();
+        } else {
+            self.services("down");
+        }
+    }
+}
+
+#[test]
+fn connections_to_the_broker_are_cut_through_the_proxy_and_around_it_nothing_is() {
+    let broker = Broker::start();
+    let (direct, proxied) =
+        (broker.address("HANDSTAMP_TEST_KAFKA"), broker.address("HANDSTAMP_TEST_KAFKA_PROXIED"));
+    let lab = Lab::new(TOML);
+    let more = ["--proxied", &proxied, "--broker-cuts", "2", "--kills", "1", "--stops", "0"];
+    let c = lab.consumer_on(&direct, &more, "c.py", "c", 0);
+    assert_eq!(c["verdict"], "kept", "{c}");
+    let through: Vec<(&str, u64, u64)> = c["through"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|way| {
+            (way["wire"].as_str().unwrap(), way["down"].as_u64().unwrap(), way["cut"].as_u64().unwrap())
+        })
+        .collect();
+    let wires: Vec<&str> = through.iter().map(|(wire, ..)| *wire).collect();
+    assert_eq!(wires, ["database", "broker"], "{c}");
+    assert!(through.iter().all(|(_, down, cut)| *down > 0 && *cut > 0), "{c}");
+    let cut = c["schedule"].as_array().unwrap().iter().filter(|done| done["fault"] == "cut_broker").count();
+    assert_eq!(cut, 2, "{c}");
+    assert!(lab.read("c/report.md").contains("connections to the broker cut"));
+
+    // A program that does not take BROKERS goes around the proxy: that proves nothing, and is said.
+    let toml = TOML.replace("SESSION_TIMEOUT_MS =", &format!("BROKERS = \"{direct}\", SESSION_TIMEOUT_MS ="));
+    let around = Lab::new(&toml.replace("patience = \"60s\"", "patience = \"8s\""));
+    let c = around.consumer_on(
+        &direct,
+        &["--proxied", &proxied, "--broker-cuts", "1", "--stops", "0"],
+        "c.py",
+        "c",
+        6,
+    );
+    assert!(c["why"].to_string().contains("before the broker"), "{c}");
+
+    // A listener that sends its clients elsewhere, a pair that is none, and no pair at all.
+    let listener = format!("{direct}={}", proxied.split_once('=').unwrap().1);
+    for (more, reason) in [
+        (&["--proxied", &listener, "--broker-cuts", "1"][..], "around the proxy"),
+        (&["--proxied", "127.0.0.1:1", "--broker-cuts", "1"], "LISTENER=TOLD"),
+        (&["--broker-cuts", "1"], "--proxied"),
+    ] {
+        let database = variable("HANDSTAMP_TEST_POSTGRES");
+        let args = ["--brokers", &direct, "--database", &database, "--out", "refused"];
+        let output = lab.run(&[&args, more].concat(), &["true"]);
+        assert_eq!(output.status.code(), Some(2), "{}", shown(&output));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(reason), "{}", shown(&output));
+        let _ = std::fs::remove_dir_all(lab.folder.path().join("refused"));
+    }
+}
+
+#[test]
+fn options_of_the_brokers_clients_reach_them_and_those_that_make_no_client_are_refused() {
+    let (brokers, database) = (variable("HANDSTAMP_TEST_KAFKA"), variable("HANDSTAMP_TEST_POSTGRES"));
+    let run = |options: &str| {
+        let toml = format!("[broker]\noptions = {{ {options} }}\n[effects]\nquery = \"SELECT 1\"\n");
+        Lab::new(&toml).run(&["--brokers", &brokers, "--database", &database], &["true"])
+    };
+    let log_in = "\"security.protocol\" = \"sasl_plaintext\", \"sasl.mechanisms\" = \"PLAIN\", \
+                  \"sasl.username\" = \"me\", \"sasl.password\" = \"a-secret-of-mine\"";
+    for (options, code, reason) in [
+        ("\"no.such.option\" = \"x\"", 2, "no.such.option"),
+        ("\"bootstrap.servers\" = \"127.0.0.1:1\"", 2, "the lab says this itself"),
+        // This listener knows no log-in: the clients tried one.
+        (log_in, 3, "does not answer"),
+    ] {
+        let output = run(options);
+        assert_eq!(output.status.code(), Some(code), "{}", shown(&output));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(reason), "{}", shown(&output));
+        assert!(!shown(&output).contains("a-secret-of-mine"), "{}", shown(&output));
+    }
 }
 
 #[test]

@@ -13,6 +13,28 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+/// A way that a proxy of the lab stands on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wire {
+    /// To the database.
+    #[default]
+    Database,
+    /// To the brokers.
+    Broker,
+}
+
+impl Wire {
+    /// The word that people read.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Database => "database",
+            Self::Broker => "broker",
+        }
+    }
+}
+
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -69,10 +91,13 @@ pub enum Event {
         /// Which process.
         child: u32,
     },
-    /// Connections between the consumers and the database were reset.
+    /// Connections between the consumers and a server were reset.
     Cut {
         /// How many.
         connections: u64,
+        /// Which ones.
+        #[serde(default)]
+        wire: Wire,
     },
     /// A consumer process ended by itself.
     Ended {
@@ -140,6 +165,82 @@ pub enum Event {
         /// Which process.
         child: u32,
     },
+    /// A process that was to end itself at a named point has ended.
+    Armed {
+        /// Which process.
+        child: u32,
+        /// The point and the how manieth time.
+        at: String,
+        /// How it ended, if it was not by SIGKILL with a mark that names the point.
+        otherwise: Option<String>,
+        /// Effects that the database showed then.
+        effects: u64,
+    },
+    /// Bad messages, and what became of them.
+    DeadLetters {
+        /// How many were sent.
+        bad: u64,
+        /// Dead letters, those without an id included.
+        found: u64,
+    },
+    /// What was sent to a program that is not the lab's own.
+    Sent {
+        /// Records.
+        records: u64,
+        /// Records that were a second copy.
+        twice: u64,
+        /// Records that changed places.
+        reordered: u64,
+    },
+    /// A fault of a schedule was dealt, and what it met.
+    Dealt {
+        /// When, in milliseconds since the run began.
+        began_ms: u64,
+        /// Which copy; a cut meets all of them.
+        copy: u32,
+        /// kill, stop, cut or broker_cut.
+        fault: String,
+        /// How long a stop lasted, in milliseconds.
+        for_ms: Option<u64>,
+        /// Messages without an effect at that moment.
+        left: u64,
+        /// Whether it means something.
+        counts: bool,
+    },
+    /// What went through a proxy of the lab in all.
+    Through {
+        /// Before what it stood.
+        wire: Wire,
+        /// Bytes to the server.
+        up: u64,
+        /// Bytes to the program.
+        down: u64,
+        /// Connections accepted.
+        connections: u64,
+        /// Connections cut.
+        cut: u64,
+    },
+    /// When the effects of an id were seen that has not exactly one: evidence, as exact as the looks are close.
+    Traced {
+        /// The message.
+        id: String,
+        /// Records that carried it.
+        sent: u64,
+        /// Milliseconds since the run began, one for each effect that was seen.
+        seen_ms: Vec<u64>,
+        /// The same for the message before it under its key.
+        before_ms: Option<u64>,
+    },
+    /// What a person should know.
+    Note {
+        /// In a sentence.
+        text: String,
+    },
+    /// The run never began to work.
+    NeverBegan {
+        /// Why.
+        why: String,
+    },
     /// The broker inside the lab ended by itself: the run was made again from its beginning, or given up.
     BrokerEnded {
         /// How, and its last lines.
@@ -154,11 +255,15 @@ pub enum Event {
         /// From so many messages.
         messages: u64,
     },
-    /// When effects came that their id had already, by the database's clock: for the time line.
+    /// When effects came that their id had already, for the time line: by the database's clock, or when they
+    /// were seen where a user's query does not tell it.
     Repeated {
-        /// Milliseconds since the run began, in order; only as exact as the two clocks agree.
+        /// Milliseconds since the run began, in order; only as exact as the two clocks, or the looks, are.
         times_ms: Vec<u64>,
     },
+    /// What was seen of a row of `lab faults`.
+    #[cfg(all(feature = "kafka", feature = "postgres"))]
+    Fault(crate::faults::record::Seen),
     /// Last line: what the database held.
     End(EndState),
 }

@@ -34,7 +34,7 @@
 //! | `reference` | figures of a published lab, shown beside ours |
 //! | `proxy` | a TCP proxy that does to connections what networks do |
 //! | `faults` | `lab faults` |
-//! | `crash`, `matrix` | `lab matrix` (feature `crash-points`): a process that dies at a named point, and all of them |
+//! | `crash`, `matrix` | `lab matrix` (running it: feature `crash-points`): a process that dies at a named point, and all of them |
 //! | `names`, `clean` | names of what runs make on servers; `lab clean`: what killed labs left there |
 //! | `error`, `cancel` | why the lab could not go on; being told to stop |
 
@@ -49,13 +49,12 @@ pub mod clean;
 pub mod crash;
 pub mod demo;
 pub mod error;
-#[cfg(feature = "postgres")]
+#[cfg(all(feature = "kafka", feature = "postgres"))]
 pub mod faults;
 pub mod history;
 #[cfg(feature = "kafka")]
 pub mod kill;
 pub mod ledger;
-#[cfg(feature = "crash-points")]
 pub mod matrix;
 pub mod names;
 #[cfg(feature = "kafka")]

@@ -6,7 +6,7 @@
 use handstamp_lab::Cancel;
 use handstamp_lab::broker::Broker;
 use handstamp_lab::ledger::Place;
-use handstamp_lab::own::{self, Conclusion, CountedBy, Fault, Faults, Messages, Settings};
+use handstamp_lab::own::{self, Conclusion, CountedBy, Fault, Faults, Ground, Messages, Settings};
 use std::time::Duration;
 
 fn variable(name: &str) -> String {
@@ -33,7 +33,16 @@ fn settings() -> Settings {
             accounts: 100,
             partitions: 6,
         },
-        faults: Faults { kills: 2, stops: 0, cuts: 1, after_ms: (0, 100), stop_for_ms: (8000, 8000) },
+        faults: Faults {
+            kills: 2,
+            stops: 0,
+            cuts: 1,
+            broker_cuts: 0,
+            after_ms: (0, 100),
+            stop_for_ms: (8000, 8000),
+        },
+        broker: own::BrokerSettings::default(),
+        url_parameters: None,
         counted_by: CountedBy::Query("SELECT event_id FROM ledger".into()),
         setup_sql: Some(include_str!("../schema.sql").to_owned()),
         setup_command: vec![],
@@ -45,11 +54,15 @@ fn settings() -> Settings {
 #[test]
 fn level1_on_kafka_stands_the_crash_lab() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = settings().checked(false).unwrap();
+    let settings = settings().checked(false, false).unwrap();
     let broker = Broker::kafka(&variable("HANDSTAMP_TEST_KAFKA")).unwrap();
     let place = Place::Postgres(variable("HANDSTAMP_TEST_POSTGRES"));
-    let outcome = own::run(&settings, &broker, &place, folder.path(), &Cancel::default(), &|_| {}).unwrap();
+    let (folder, cancel) = (folder.path(), Cancel::default());
+    let ground = Ground { broker: &broker, place: &place, servers: "a test's", folder, cancel: &cancel };
+    let outcome = own::run(&settings, &ground, &|_| {}).unwrap();
     assert_eq!(outcome.conclusion, Conclusion::Kept, "{outcome:#?}");
     assert!(outcome.duplicates > 0 && outcome.bad > 0 && outcome.reordered > 0, "{outcome:#?}");
     assert!(outcome.schedule.iter().any(|done| done.counts && done.fault == Fault::Kill), "{outcome:#?}");
+    assert!(outcome.through[0].down > 0 && outcome.through[0].cut > 0, "{outcome:#?}");
+    assert_eq!(own::recompute(folder).unwrap(), outcome, "the folder says the same");
 }

@@ -3,7 +3,10 @@
 use super::load::{problems_error, top_of};
 use super::parse::{Problem, Reading, Section, Text, nearest};
 use crate::exit::{CliError, Exit};
-use handstamp_lab::own::{CountedBy, Faults, MESSAGE_WORDS, Messages, PROGRAM_WORDS, Settings, words};
+use crate::redact;
+use handstamp_lab::own::{
+    BrokerSettings, CountedBy, Faults, MESSAGE_WORDS, Messages, PROGRAM_WORDS, Settings, words,
+};
 use std::path::Path;
 use std::time::Duration;
 use toml_edit::{Document, TableLike};
@@ -56,7 +59,8 @@ fn settings(top: &Section<'_, '_>, program: &[String], folder: &Path) -> Option<
     };
     let faults = faults(top);
     let counted_by = counted_by(top);
-    let (setup_sql, setup_command) = setup(top, folder);
+    let broker = broker(top);
+    let Database { setup_sql, setup_command, url_parameters } = database(top, folder);
     let seed = number(top, "seed", 0, u64::MAX / 2).unwrap_or(1);
     let patience = top.duration("patience").unwrap_or(Duration::from_secs(90));
     let quiet = top.duration("quiet").unwrap_or(Duration::from_secs(3));
@@ -67,7 +71,9 @@ fn settings(top: &Section<'_, '_>, program: &[String], folder: &Path) -> Option<
         env,
         messages,
         faults,
+        broker,
         counted_by: counted_by?,
+        url_parameters,
         setup_sql,
         setup_command,
         patience,
@@ -120,8 +126,14 @@ fn messages(top: &Section<'_, '_>) -> Messages {
 }
 
 fn faults(top: &Section<'_, '_>) -> Faults {
-    let mut faults =
-        Faults { kills: 10, stops: 0, cuts: 0, after_ms: (1000, 5000), stop_for_ms: (8000, 12_000) };
+    let mut faults = Faults {
+        kills: 10,
+        stops: 0,
+        cuts: 0,
+        broker_cuts: 0,
+        after_ms: (1000, 5000),
+        stop_for_ms: (8000, 12_000),
+    };
     let Some(section) = top.section("faults") else { return faults };
     let times = |key: &str, default: u32| {
         number(&section, key, 0, 10_000).and_then(|times| u32::try_from(times).ok()).unwrap_or(default)
@@ -129,6 +141,7 @@ fn faults(top: &Section<'_, '_>) -> Faults {
     faults.kills = times("kills", faults.kills);
     faults.stops = times("stops", faults.stops);
     faults.cuts = times("cuts", faults.cuts);
+    faults.broker_cuts = times("broker_cuts", faults.broker_cuts);
     faults.after_ms = span(&section, "after").unwrap_or(faults.after_ms);
     faults.stop_for_ms = span(&section, "stop_for").unwrap_or(faults.stop_for_ms);
     section.finish();
@@ -164,10 +177,36 @@ fn counted_by(top: &Section<'_, '_>) -> Option<CountedBy> {
     query.or_else(|| command.map(|command| CountedBy::Command(values(command))))
 }
 
-/// The user's tables: SQL from a file, a command, or neither.
-fn setup(top: &Section<'_, '_>, folder: &Path) -> (Option<String>, Vec<String>) {
-    let Some(section) = top.section("database") else { return (None, Vec::new()) };
-    let sql = section.text("setup").and_then(|name| {
+/// Listeners before which a proxy may stand, and options of the lab's own clients.
+fn broker(top: &Section<'_, '_>) -> BrokerSettings {
+    let Some(section) = top.section("broker") else { return BrokerSettings::default() };
+    let proxied = section.text("proxied").map(|text| text.value);
+    let options = section.scalars("options");
+    for (name, text) in &options {
+        if ["bootstrap.servers", "metadata.broker.list", "group.id"].contains(&name.as_str()) {
+            section.problem(text.line, &format!("options.{name}"), "the lab says this itself");
+        }
+        if redact::is_secret_key(name) {
+            text.keep_secret();
+        }
+    }
+    section.finish();
+    let options = options.into_iter().map(|(name, text)| (name, text.value)).collect();
+    BrokerSettings { proxied, options }
+}
+
+/// `[database]`.
+#[derive(Default)]
+struct Database {
+    setup_sql: Option<String>,
+    setup_command: Vec<String>,
+    url_parameters: Option<String>,
+}
+
+/// The user's tables: SQL from a file, a command, or neither; and what the program's URL has beside the lab's.
+fn database(top: &Section<'_, '_>, folder: &Path) -> Database {
+    let Some(section) = top.section("database") else { return Database::default() };
+    let setup_sql = section.text("setup").and_then(|name| {
         let path = folder.join(&name.value);
         let read = std::fs::read_to_string(&path);
         if let Err(error) = &read {
@@ -175,9 +214,10 @@ fn setup(top: &Section<'_, '_>, folder: &Path) -> (Option<String>, Vec<String>) 
         }
         read.ok()
     });
-    let command = section.texts("setup_command").map(values).unwrap_or_default();
+    let setup_command = section.texts("setup_command").map(values).unwrap_or_default();
+    let url_parameters = section.text("parameters").map(|text| text.value);
     section.finish();
-    (sql, command)
+    Database { setup_sql, setup_command, url_parameters }
 }
 
 fn values(texts: Vec<Text>) -> Vec<String> {
@@ -276,7 +316,8 @@ mod tests {
         let block =
             guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
         // What has no default is only an example there.
-        let lines = block.lines().filter(|line| !line.starts_with("env") && !line.starts_with("setup"));
+        let only_shown = ["env", "setup", "parameters", "proxied", "options"];
+        let lines = block.lines().filter(|line| !only_shown.iter().any(|key| line.starts_with(key)));
         let shown: Vec<&str> = lines.collect();
         assert!(shown.len() > 20, "{block}");
         assert_eq!(of(&shown.join("\n")), of("[effects]\nquery = \"SELECT id FROM ledger\""));
@@ -287,9 +328,21 @@ mod tests {
         for file in ["examples/lab-python/lab.toml", "examples/embed/lab.toml"] {
             let settings = load_lab(&root().join(file), &program()).expect(file);
             assert!(settings.faults.kills > 0 && settings.setup_sql.is_some(), "{file}");
-            assert!(settings.clone().checked(true).is_err(), "{file}: cuts need Postgres");
-            settings.checked(false).expect(file);
+            assert!(settings.clone().checked(true, true).is_err(), "{file}: cuts need Postgres");
+            settings.checked(false, true).expect(file);
         }
+    }
+
+    #[test]
+    fn what_clients_of_the_broker_need_is_read() {
+        let settings = of("[broker]\nproxied = \"127.0.0.1:1=127.0.0.1:2\"\n\
+                           options = { \"security.protocol\" = \"SASL_PLAINTEXT\", \"sasl.username\" = \"me\" }\n\
+                           [database]\nparameters = \"sslmode=require\"\n[faults]\nbroker_cuts = 3\n\
+                           [effects]\nquery = \"SELECT 1\"");
+        assert_eq!(settings.broker.proxied.as_deref(), Some("127.0.0.1:1=127.0.0.1:2"));
+        assert_eq!(settings.broker.options[1], ("sasl.username".to_owned(), "me".to_owned()));
+        assert_eq!(settings.url_parameters.as_deref(), Some("sslmode=require"));
+        assert_eq!(settings.faults.broker_cuts, 3);
     }
 
     #[test]

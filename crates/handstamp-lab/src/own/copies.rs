@@ -139,19 +139,22 @@ impl<'a> Copies<'a> {
         Ok(())
     }
 
-    /// SIGKILL to a copy; `None` when it does not run. It is started again at once.
+    /// SIGKILL to a copy, which is noted and started again at once; whether it ran.
     ///
     /// # Errors
     /// The operating system refuses.
-    pub(super) fn kill(&mut self, copy: u32) -> Result<Option<u32>> {
+    pub(super) fn kill(&mut self, copy: u32, left: u64, counts: bool) -> Result<bool> {
         let index = usize::try_from(copy).unwrap_or(0);
-        let Some(slot) = self.copies.get_mut(index) else { return Ok(None) };
-        let Some((mut process, child)) = slot.process.take() else { return Ok(None) };
+        let Some(slot) = self.copies.get_mut(index) else { return Ok(false) };
+        let Some((mut process, child)) = slot.process.take() else { return Ok(false) };
         let ended_before = process.ended()?.is_some();
         signal_group("KILL", process.pid());
         process.kill()?;
+        if !ended_before {
+            self.history.note(Event::Killed { child, left, counts, point: None });
+        }
         self.start_one(index)?;
-        Ok((!ended_before).then_some(child))
+        Ok(!ended_before)
     }
 
     /// Sends a signal to a copy's group; `None` when it does not run.

@@ -18,8 +18,11 @@
 //! | `plan` | the schedule (pure) |
 //! | `send` | publishing |
 //! | `home` | the run's database, and counting effects |
+//! | `ways` | what the copies connect to: servers, or proxies before them |
 //! | `copies` | the processes |
 //! | `run` | the run |
+//! | `sightings` | when effects were seen, for the time line |
+//! | `record` | the folder of a run, and what it proves |
 //! | `outcome` | what it proves (pure) |
 
 mod copies;
@@ -27,11 +30,17 @@ mod home;
 mod messages;
 mod outcome;
 mod plan;
+pub mod record;
 mod run;
 mod send;
 mod settings;
+mod sightings;
+mod ways;
 
-pub use outcome::{Conclusion, Done, Outcome};
+pub use outcome::{Conclusion, Done, Outcome, Through, Trace};
 pub use plan::{Fault, Step};
-pub use run::{Stage, run};
-pub use settings::{CountedBy, Faults, MESSAGE_WORDS, Messages, PROGRAM_WORDS, Settings, words};
+pub use record::{Asked, SETTINGS_FILE, recompute};
+pub use run::{Ground, Stage, run};
+pub use settings::{
+    BrokerSettings, CountedBy, Faults, MESSAGE_WORDS, Messages, PROGRAM_WORDS, Settings, words,
+};

@@ -1,11 +1,11 @@
 //! What a run with the user's program proves (pure).
 
-use super::home::Effects;
-use super::messages::Workload;
 use super::plan::Fault;
 use crate::checker::{EndState, judge};
+use crate::history::Wire;
 use crate::workload::Credit;
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A fault that was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -20,6 +20,36 @@ pub struct Done {
     pub left: u64,
     /// Whether enough were left, and somebody was at work, for it to mean something.
     pub counts: bool,
+}
+
+/// What went through the lab's proxies on one way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Through {
+    /// Which way.
+    pub wire: Wire,
+    /// Bytes to the server.
+    pub up: u64,
+    /// Bytes to the program.
+    pub down: u64,
+    /// Connections accepted.
+    pub connections: u64,
+    /// Connections cut.
+    pub cut: u64,
+}
+
+/// How an id came to more or fewer effects than one: evidence, as exact as the lab's looks are close.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Trace {
+    /// The message.
+    pub id: String,
+    /// Records that carried it.
+    pub sent: u64,
+    /// Milliseconds since the run began, one for each effect that was seen.
+    pub seen_ms: Vec<u64>,
+    /// For a missing one: when the message before it under its key had its effect.
+    pub before_ms: Option<u64>,
+    /// The fault that led there, as far as times tell: its number in the schedule, from 0.
+    pub fault: Option<usize>,
 }
 
 /// What the run says about the program.
@@ -61,6 +91,10 @@ pub struct Outcome {
     pub doubled_ids: Vec<(String, u64)>,
     /// The first ten.
     pub missing_ids: Vec<String>,
+    /// How these came about.
+    pub traces: Vec<Trace>,
+    /// What went through the lab's proxies.
+    pub through: Vec<Through>,
     /// What was done, in order.
     pub schedule: Vec<Done>,
     /// How often a copy ended by itself.
@@ -73,23 +107,32 @@ pub struct Outcome {
 }
 
 /// What was seen of a run beside its effects.
+#[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) seed: u64,
-    /// Kills, stops and cuts that were asked for.
-    pub(super) asked: [u32; 3],
+    /// Kills, stops, cuts from the database and from the brokers that were asked for.
+    pub(super) asked: [u32; 4],
+    /// Records, those that were a second copy, those that changed places.
+    pub(super) records: [u64; 3],
     pub(super) schedule: Vec<Done>,
     pub(super) ended_by_itself: u32,
     pub(super) notes: Vec<String>,
-    /// Why the run never began to work, when it did not.
-    pub(super) never_began: Option<String>,
+    pub(super) through: Vec<Through>,
+    /// Without their faults.
+    pub(super) traces: Vec<Trace>,
+    /// Why the run never began to work, when it did not, or did not come to its end.
+    pub(super) unfinished: Option<String>,
 }
 
-/// Judges a run.
-pub(super) fn outcome(work: &Workload, effects: Effects, seen: Seen) -> Outcome {
-    let sent: Vec<Credit> =
-        work.good.iter().map(|id| Credit { id: id.clone(), account: 0, amount: 0 }).collect();
-    let bad_applied = count(work.bad.iter().filter(|id| effects.contains_key(*id)).count());
-    let verdict = judge(&sent, &EndState { effects, ..EndState::default() });
+/// Judges a run: from the ids that were sent and the effects that the user's query answered.
+pub(super) fn outcome(
+    good: &[Credit],
+    bad: &BTreeSet<String>,
+    effects: BTreeMap<String, u64>,
+    seen: Seen,
+) -> Outcome {
+    let bad_applied = count(bad.iter().filter(|id| effects.contains_key(*id)).count());
+    let verdict = judge(good, &EndState { effects, ..EndState::default() });
     let unsent = verdict.unsent - bad_applied;
     let mut violations = Vec::new();
     for (many, what) in [
@@ -102,24 +145,27 @@ pub(super) fn outcome(work: &Workload, effects: Effects, seen: Seen) -> Outcome 
             violations.push(format!("{many} {what}"));
         }
     }
-    let conclusion = match (&seen.never_began, violations.is_empty()) {
+    let conclusion = match (&seen.unfinished, violations.is_empty()) {
         (Some(why), _) => Conclusion::Inconclusive(vec![why.clone()]),
         (None, false) => Conclusion::Violated(violations),
         (None, true) => nothing_proved(&seen).map_or(Conclusion::Kept, Conclusion::Inconclusive),
     };
+    let traces = seen.traces.into_iter().map(|trace| explained(trace, &seen.schedule)).collect();
     Outcome {
         seed: seen.seed,
-        good: count(work.good.len()),
-        bad: count(work.bad.len()),
-        records: count(work.records.len()),
-        duplicates: work.duplicates,
-        reordered: work.reordered,
+        good: verdict.sent,
+        bad: count(bad.len()),
+        records: seen.records[0],
+        duplicates: seen.records[1],
+        reordered: seen.records[2],
         doubled: verdict.doubled,
         missing: verdict.lost,
         bad_applied,
         unsent,
         doubled_ids: verdict.doubled_ids,
         missing_ids: verdict.lost_ids,
+        traces,
+        through: seen.through,
         schedule: seen.schedule,
         ended_by_itself: seen.ended_by_itself,
         notes: seen.notes,
@@ -127,15 +173,34 @@ pub(super) fn outcome(work: &Workload, effects: Effects, seen: Seen) -> Outcome 
     }
 }
 
-/// Faults that were asked for and of which none counted.
+/// An effect is seen so long after it came, at most: a look and a count.
+const SEEN_WITHIN_MS: u64 = 200;
+
+/// What hindered the commit of an effect's offset, or the effect behind a committed offset: the first fault after
+/// the one good effect (of a missing one: of its forerunner), and before what should not have been. As many effects
+/// as there were records need no fault.
+fn explained(trace: Trace, schedule: &[Done]) -> Trace {
+    let sent = usize::try_from(trace.sent.max(1)).unwrap_or(usize::MAX);
+    let span = match (trace.seen_ms.as_slice(), trace.before_ms) {
+        ([], Some(before)) => Some((before, u64::MAX)),
+        (seen, _) => seen.get(sent - 1).copied().zip(seen.get(sent).copied()),
+    };
+    let between = |(from, to): (u64, u64)| {
+        schedule.iter().position(|done| done.at_ms.saturating_add(SEEN_WITHIN_MS) >= from && done.at_ms <= to)
+    };
+    Trace { fault: span.and_then(between), ..trace }
+}
+
+/// Faults that were asked for and of which none counted, and proxies around which the program went.
 fn nothing_proved(seen: &Seen) -> Option<Vec<String>> {
     type Is = fn(&Fault) -> bool;
-    let kinds: [(&str, Is); 3] = [
+    let kinds: [(&str, Is); 4] = [
         ("kill", |fault| matches!(fault, Fault::Kill)),
         ("stop", |fault| matches!(fault, Fault::Stop { .. })),
         ("cut", |fault| matches!(fault, Fault::Cut)),
+        ("broker cut", |fault| matches!(fault, Fault::CutBroker)),
     ];
-    let why: Vec<String> = kinds
+    let mut why: Vec<String> = kinds
         .into_iter()
         .zip(seen.asked)
         .filter(|((_, is), asked)| {
@@ -145,6 +210,17 @@ fn nothing_proved(seen: &Seen) -> Option<Vec<String>> {
             format!("none of the {asked} {name}s counts: too few messages were left, or nobody was at work")
         })
         .collect();
+    for (wire, asked) in [(Wire::Database, seen.asked[2]), (Wire::Broker, seen.asked[3])] {
+        let through = seen.through.iter().find(|through| through.wire == wire);
+        let name = wire.as_str();
+        if asked > 0 && through.is_none_or(|through| through.up == 0 || through.down == 0) {
+            why.push(format!(
+                "not a byte went through the proxy before the {name}: the program goes around it"
+            ));
+        } else if asked > 0 && through.is_none_or(|through| through.cut == 0) {
+            why.push(format!("no connection to the {name} was cut"));
+        }
+    }
     (!why.is_empty()).then_some(why)
 }
 
@@ -157,43 +233,97 @@ mod tests {
     use super::super::messages::{tests::messages, workload};
     use super::*;
 
-    fn seen(counts: bool) -> Seen {
-        let done = Done { at_ms: 5, copy: 0, fault: Fault::Kill, left: 100, counts };
-        Seen {
-            seed: 1,
-            asked: [1, 0, 0],
-            schedule: vec![done],
-            ended_by_itself: 0,
-            notes: vec![],
-            never_began: None,
-        }
+    type Effects = BTreeMap<String, u64>;
+
+    struct Work {
+        good: Vec<Credit>,
+        bad: BTreeSet<String>,
     }
 
-    fn work_and_effects() -> (Workload, Effects) {
+    fn seen(counts: bool) -> Seen {
+        let done = Done { at_ms: 5, copy: 0, fault: Fault::Kill, left: 100, counts };
+        Seen { seed: 1, asked: [1, 0, 0, 0], schedule: vec![done], ..Seen::default() }
+    }
+
+    fn work_and_effects() -> (Work, Effects) {
         let work = workload(1, &messages());
+        let credit = |id: &String| Credit { id: id.clone(), account: 0, amount: 0 };
+        let good: Vec<Credit> = work.good.iter().map(credit).collect();
         let effects = work.good.iter().map(|id| (id.clone(), 1)).collect();
-        (work, effects)
+        (Work { good, bad: work.bad }, effects)
+    }
+
+    fn judged(work: &Work, effects: Effects, seen: Seen) -> Outcome {
+        outcome(&work.good, &work.bad, effects, seen)
     }
 
     #[test]
     fn each_good_one_once_is_kept_only_if_a_kill_counted() {
         let (work, effects) = work_and_effects();
-        assert_eq!(outcome(&work, effects.clone(), seen(true)).conclusion, Conclusion::Kept);
-        let not = outcome(&work, effects.clone(), seen(false)).conclusion;
+        assert_eq!(judged(&work, effects.clone(), seen(true)).conclusion, Conclusion::Kept);
+        let not = judged(&work, effects, seen(false)).conclusion;
         assert!(matches!(&not, Conclusion::Inconclusive(why) if why[0].contains("1 kills")), "{not:?}");
-        let never = Seen { never_began: Some("no effect".into()), ..seen(true) };
-        assert!(matches!(outcome(&work, Effects::new(), never).conclusion, Conclusion::Inconclusive(_)));
+        let never = Seen { unfinished: Some("no effect".into()), ..seen(true) };
+        assert!(matches!(judged(&work, Effects::new(), never).conclusion, Conclusion::Inconclusive(_)));
+    }
+
+    #[test]
+    fn a_cut_counts_only_if_bytes_went_through_the_proxy_and_a_connection_was_cut() {
+        let (work, effects) = work_and_effects();
+        for (fault, wire) in [(Fault::Cut, Wire::Database), (Fault::CutBroker, Wire::Broker)] {
+            let asked = if wire == Wire::Database { [0, 0, 1, 0] } else { [0, 0, 0, 1] };
+            let done = Done { at_ms: 5, copy: 0, fault, left: 100, counts: true };
+            let through = Through { wire, up: 10, down: 10, connections: 3, cut: 2 };
+            let with = |through: Vec<Through>| {
+                let seen = Seen { asked, schedule: vec![done], through, ..Seen::default() };
+                judged(&work, effects.clone(), seen).conclusion
+            };
+            assert_eq!(with(vec![through]), Conclusion::Kept);
+            for (through, word) in [
+                (vec![], "goes around"),
+                (vec![Through { down: 0, ..through }], "goes around"),
+                (vec![Through { cut: 0, ..through }], "no connection"),
+            ] {
+                let not = with(through);
+                let Conclusion::Inconclusive(why) = &not else { panic!("{not:?}") };
+                assert!(why[0].contains(word) && why[0].contains(wire.as_str()), "{why:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_led_to_an_id_is_the_first_fault_behind_its_good_effect_or_its_forerunner() {
+        let (work, effects) = work_and_effects();
+        let done = |at_ms| Done { at_ms, copy: 0, fault: Fault::Kill, left: 100, counts: true };
+        // Far apart, as an effect is seen a little later than it came.
+        let trace =
+            |seen_ms: Vec<u64>, before_ms| Trace { id: "x".into(), sent: 1, seen_ms, before_ms, fault: None };
+        let traces = vec![
+            trace(vec![900, 2500], None),
+            // Seen a look after the fault, and come before it.
+            trace(vec![2100, 4000], None),
+            trace(vec![100, 700], None),
+            Trace { sent: 2, ..trace(vec![900, 2500], None) },
+            Trace { sent: 2, ..trace(vec![900, 1900, 3500], None) },
+            trace(vec![], Some(1500)),
+            trace(vec![], Some(3500)),
+            trace(vec![], None),
+        ];
+        let schedule = vec![done(1000), done(2000), done(3000)];
+        let seen = Seen { asked: [3, 0, 0, 0], schedule, traces, ..Seen::default() };
+        let faults: Vec<_> = judged(&work, effects, seen).traces.iter().map(|trace| trace.fault).collect();
+        assert_eq!(faults, [Some(0), Some(1), None, None, Some(1), Some(1), None, None]);
     }
 
     #[test]
     fn planted_faults_of_every_kind_are_found_also_when_no_kill_counts() {
         let (work, clean) = work_and_effects();
-        let good = work.good.first().expect("one").clone();
+        let good = work.good.first().expect("one").id.clone();
         let bad = work.bad.first().expect("one").clone();
         let plant = |change: &dyn Fn(&mut Effects)| {
             let mut effects = clean.clone();
             change(&mut effects);
-            outcome(&work, effects, seen(false))
+            judged(&work, effects, seen(false))
         };
         let doubled = plant(&|effects| {
             effects.insert(good.clone(), 3);

@@ -7,22 +7,23 @@
 //! ```
 
 use super::copies::{Copies, Surroundings};
-#[cfg(feature = "postgres")]
-use super::home::Url;
 use super::home::{Effects, Home, output_of};
 use super::messages::{Workload, workload};
-use super::outcome::{Done, Outcome, Seen, outcome};
+use super::outcome::Outcome;
 use super::plan::{Fault, Step, schedule};
+use super::record::{self, Asked, BAD_FILE, HISTORY_FILE, SENT_FILE};
 use super::send::send;
 use super::settings::Settings;
+use super::sightings::Sightings;
+use super::ways::Ways;
 use crate::broker::{Broker, Topic};
 use crate::cancel::Cancel;
 use crate::checker::EndState;
-use crate::error::{LabError, LabErrorKind, Result};
+use crate::error::{LabError, Result};
 use crate::history::{Event, History};
 use crate::ledger::Place;
-use crate::proxy::{Ending, Proxy, ProxyOptions};
-use crate::workload::SentLog;
+use crate::names::{self, OWN};
+use crate::workload::{Credit, SentLog};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -44,42 +45,49 @@ pub struct Stage {
     pub good: u64,
 }
 
-/// Does the run. Histories and the producer's log go into `folder`.
+/// What a run stands on.
+#[derive(Debug)]
+pub struct Ground<'a> {
+    /// Where the topic is made.
+    pub broker: &'a Broker,
+    /// Where the database is made.
+    pub place: &'a Place,
+    /// Both with their versions, for the report.
+    pub servers: &'a str,
+    /// Where history, log and settings stay.
+    pub folder: &'a Path,
+    /// Being told to stop.
+    pub cancel: &'a Cancel,
+}
+
+/// Does the run. History and the producer's log stay in the folder; what they prove is the answer.
 ///
 /// # Errors
-/// The broker or the database does not answer, the program cannot be started, the query fails at the end, or
-/// it was told to stop. A verdict is no error.
-pub fn run(
-    settings: &Settings,
-    broker: &Broker,
-    place: &Place,
-    folder: &Path,
-    cancel: &Cancel,
-    progress: &dyn Fn(Stage),
-) -> Result<Outcome> {
+/// The broker or the database does not answer, a fault cannot be done there, the program cannot be started, the
+/// query fails at the end, or it was told to stop. A verdict is no error.
+pub fn run(settings: &Settings, ground: &Ground<'_>, progress: &dyn Fn(Stage)) -> Result<Outcome> {
+    let Ground { broker, place, servers, folder, cancel } = ground;
     let began = Instant::now();
     let work = workload(settings.seed, &settings.messages);
-    let history = History::create(&folder.join("history.jsonl"))?;
-    history.note(Event::Run {
-        subject: settings.program.join(" "),
-        run: 0,
-        seed: settings.seed,
-        messages: settings.messages.count,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-    });
-    let name = format!("hs_own_{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+    Asked::of(settings, servers).save(folder)?;
+    let history = begin_history(settings, &work, folder)?;
+    let name = format!("{OWN}{}", names::token());
     let topic = broker.create_topic(&name, settings.messages.partitions)?;
     let home = Home::create(place, &name)?;
-    let cutter = (settings.faults.cuts > 0).then(|| Cutter::start(&home, settings.seed)).transpose()?;
+    let ways = Ways::open(settings, broker.bootstrap(), &home)?;
     let around = Surroundings {
-        brokers: broker.bootstrap().to_owned(),
+        brokers: ways.brokers.clone(),
         topic: topic.name.clone(),
         group: topic.group.clone(),
-        database_url: cutter.as_ref().map_or_else(|| home.url(), |cutter| cutter.url.clone()),
+        database_url: with_parameters(&ways.database_url, settings.url_parameters.as_deref()),
         folder: folder.display().to_string(),
     };
-    // Counting and setting up never go through the proxy.
-    let direct = Surroundings { database_url: home.url(), ..around.clone() };
+    // Counting and setting up never go through a proxy.
+    let direct = Surroundings {
+        brokers: broker.bootstrap().to_owned(),
+        database_url: with_parameters(&home.url(), settings.url_parameters.as_deref()),
+        ..around.clone()
+    };
     if let Some(sql) = &settings.setup_sql {
         home.run(sql)?;
     }
@@ -87,8 +95,8 @@ pub fn run(
         let words = direct.words(&settings.setup_command, 0);
         output_of("database.setup_command", &words, &direct.variables(settings, 0))?;
     }
-    let mut log = SentLog::create(&folder.join("sent.jsonl"))?;
-    send(broker.bootstrap(), &topic.name, &work, &mut log, cancel)?;
+    let mut log = SentLog::create(&folder.join(SENT_FILE))?;
+    send(broker, &topic.name, &work, &mut log, cancel)?;
     log.finish()?;
     let variables = direct.variables(settings, 0);
     let copies = Copies::start(settings, around, history.clone())?;
@@ -97,21 +105,53 @@ pub fn run(
         work: &work,
         home: &home,
         copies,
-        cutter,
+        ways,
         topic,
         variables,
         history,
         cancel,
         began,
         effects: Effects::new(),
+        sightings: Sightings::default(),
         count_failed: None,
-        schedule: Vec::new(),
+        dealt: 0,
         left_since: None,
-        notes: Vec::new(),
         progress,
         of: 0,
     };
-    run.go()
+    run.go()?;
+    record::recompute(folder)
+}
+
+/// What is sent is noted before anything is started.
+fn begin_history(settings: &Settings, work: &Workload, folder: &Path) -> Result<History> {
+    let mut bad = SentLog::create(&folder.join(BAD_FILE))?;
+    for id in &work.bad {
+        bad.note(&Credit { id: id.clone(), account: 0, amount: 0 })?;
+    }
+    bad.finish()?;
+    let history = History::create(&folder.join(HISTORY_FILE))?;
+    history.note(Event::Run {
+        subject: settings.program.join(" "),
+        run: 0,
+        seed: settings.seed,
+        messages: settings.messages.count,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    });
+    history.note(Event::Sent {
+        records: count(work.records.len()),
+        twice: work.duplicates,
+        reordered: work.reordered,
+    });
+    Ok(history)
+}
+
+/// A URL with parameters of the user's behind its own.
+fn with_parameters(url: &str, parameters: Option<&str>) -> String {
+    match parameters {
+        None => url.to_owned(),
+        Some(more) => format!("{url}{}{more}", if url.contains('?') { '&' } else { '?' }),
+    }
 }
 
 struct Run<'a> {
@@ -120,7 +160,7 @@ struct Run<'a> {
     home: &'a Home,
     /// Ended before what they are connected to.
     copies: Copies<'a>,
-    cutter: Option<Cutter>,
+    ways: Ways,
     topic: Topic,
     variables: Vec<(String, String)>,
     history: History,
@@ -128,22 +168,23 @@ struct Run<'a> {
     began: Instant,
     /// As they were at the last look.
     effects: Effects,
+    sightings: Sightings,
     /// Why the last count failed: the program may make its tables itself, later.
     count_failed: Option<LabError>,
-    schedule: Vec<Done>,
+    /// Faults so far.
+    dealt: usize,
     /// Good messages without an effect right after the last fault.
     left_since: Option<u64>,
-    notes: Vec<String>,
     progress: &'a dyn Fn(Stage),
     of: usize,
 }
 
 impl Run<'_> {
-    fn go(&mut self) -> Result<Outcome> {
+    fn go(&mut self) -> Result<()> {
         let steps = schedule(self.settings.seed, self.settings.copies, &self.settings.faults);
         self.of = steps.len();
-        let mut never_began = None;
-        if self.await_effects(0)? {
+        let began = self.await_effects(0)?;
+        if began {
             for step in &steps {
                 if !self.await_step(step)? {
                     break;
@@ -158,29 +199,40 @@ impl Run<'_> {
             }
             self.drain()?;
         } else {
-            never_began = Some(self.why_nothing());
+            self.history.note(Event::NeverBegan { why: self.why_nothing() });
         }
-        self.finish(never_began)
+        self.finish(began)
     }
 
     /// Counts and looks after the copies.
     fn look(&mut self) -> Result<()> {
         self.cancel.sleep(LOOK_EVERY)?;
+        self.topic.alive()?;
         self.copies.watch()?;
         match self.home.effects(&self.settings.counted_by, &self.variables) {
             Ok(effects) => {
-                self.effects = effects;
+                self.note_effects(effects);
                 self.count_failed = None;
             }
             Err(error) => self.count_failed = Some(error),
         }
         (self.progress)(Stage {
-            faults: self.schedule.len(),
+            faults: self.dealt,
             of: self.of,
             applied: count(self.work.good.len()) - self.left(),
             good: count(self.work.good.len()),
         });
         Ok(())
+    }
+
+    fn note_effects(&mut self, effects: Effects) {
+        self.sightings.note(&effects, self.now_ms());
+        self.effects = effects;
+    }
+
+    /// Milliseconds since the run began.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Effects in all.
@@ -218,8 +270,8 @@ impl Run<'_> {
         }
         // A cut waits for somebody to be connected.
         let until = Instant::now() + self.settings.patience;
-        let alone = |run: &Self| run.cutter.as_ref().is_some_and(|cutter| cutter.connections() == 0);
-        while step.fault == Fault::Cut && alone(self) && Instant::now() < until {
+        let alone = |run: &Self| step.fault.wire().is_some_and(|wire| run.ways.running(wire) == 0);
+        while alone(self) && Instant::now() < until {
             self.look()?;
         }
         // How many are left is asked right before, not a look earlier.
@@ -230,23 +282,17 @@ impl Run<'_> {
     /// Counts, unless the database does not answer right now.
     fn recount(&mut self) {
         if let Ok(effects) = self.home.effects(&self.settings.counted_by, &self.variables) {
-            self.effects = effects;
+            self.note_effects(effects);
         }
     }
 
     fn act(&mut self, step: &Step) -> Result<()> {
         let left = self.left();
         let at_work = self.left_since.is_none_or(|since| left < since);
-        let at_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let began_ms = self.now_ms();
         let could_count = at_work && left >= LEFT_MIN;
         let met = match step.fault {
-            Fault::Kill => {
-                let child = self.copies.kill(step.copy)?;
-                if let Some(child) = child {
-                    self.history.note(Event::Killed { child, left, counts: could_count, point: None });
-                }
-                child.is_some()
-            }
+            Fault::Kill => self.copies.kill(step.copy, left, could_count)?,
             Fault::Stop { for_ms } => {
                 let child = self.copies.signal(step.copy, "STOP")?;
                 if let Some(child) = child {
@@ -257,14 +303,23 @@ impl Run<'_> {
                 }
                 child.is_some()
             }
-            Fault::Cut => {
-                let connections = self.cutter.as_ref().map_or(0, Cutter::cut);
-                self.history.note(Event::Cut { connections });
+            Fault::Cut | Fault::CutBroker => {
+                let wire = step.fault.wire().unwrap_or_default();
+                let connections = self.ways.cut(wire);
+                self.history.note(Event::Cut { connections, wire });
                 connections > 0
             }
         };
-        let counts = could_count && met;
-        self.schedule.push(Done { at_ms, copy: step.copy, fault: step.fault, left, counts });
+        let (fault, for_ms) = step.fault.name();
+        self.history.note(Event::Dealt {
+            began_ms,
+            copy: step.copy,
+            fault: fault.to_owned(),
+            for_ms,
+            left,
+            counts: could_count && met,
+        });
+        self.dealt += 1;
         Ok(())
     }
 
@@ -299,7 +354,7 @@ impl Run<'_> {
                 if let Some(end) = &self.copies.last_end {
                     note.push_str(&format!("; {end}"));
                 }
-                self.notes.push(note);
+                self.history.note(Event::Note { text: note });
                 return Ok(());
             }
         }
@@ -325,24 +380,21 @@ impl Run<'_> {
         why
     }
 
-    fn finish(&mut self, never_began: Option<String>) -> Result<Outcome> {
-        if never_began.is_none() {
+    /// The history's end: what came about, what went through the proxies, what the database holds.
+    fn finish(&mut self, began: bool) -> Result<()> {
+        if began {
             // The last count decides: it must not be one that failed.
-            self.effects = self.home.effects(&self.settings.counted_by, &self.variables)?;
+            let effects = self.home.effects(&self.settings.counted_by, &self.variables)?;
+            self.note_effects(effects);
         }
-        let faults = &self.settings.faults;
+        self.sightings.tell(&self.history, self.work, &self.effects);
+        for through in self.ways.through() {
+            let super::outcome::Through { wire, up, down, connections, cut } = through;
+            self.history.note(Event::Through { wire, up, down, connections, cut });
+        }
         let effects = std::mem::take(&mut self.effects);
-        self.history.note(Event::End(EndState { effects: effects.clone(), ..EndState::default() }));
-        self.history.finish()?;
-        let seen = Seen {
-            seed: self.settings.seed,
-            asked: [faults.kills, faults.stops, faults.cuts],
-            schedule: std::mem::take(&mut self.schedule),
-            ended_by_itself: self.copies.ended_by_itself,
-            notes: std::mem::take(&mut self.notes),
-            never_began,
-        };
-        Ok(outcome(self.work, effects, seen))
+        self.history.note(Event::End(EndState { effects, ..EndState::default() }));
+        self.history.finish()
     }
 }
 
@@ -361,51 +413,17 @@ fn count(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// The proxy between the copies and the database, with the runtime that drives it.
-struct Cutter {
-    proxy: Option<Proxy>,
-    /// The run's database through the proxy.
-    url: String,
-    runtime: tokio::runtime::Runtime,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Cutter {
-    #[cfg(feature = "postgres")]
-    fn start(home: &Home, seed: u64) -> Result<Self> {
-        let failed = |what: &str, error: std::io::Error| {
-            LabError::new(LabErrorKind::Other, format!("no proxy: {what}")).because(error)
-        };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .map_err(|error| failed("no runtime", error))?;
-        let url = Url::parse(&home.url())?;
-        let options = ProxyOptions { seed, ..ProxyOptions::before(url.address()?) };
-        let proxy = runtime.block_on(Proxy::start(options)).map_err(|error| failed("no port", error))?;
-        Ok(Self { url: url.by(proxy.address()), proxy: Some(proxy), runtime })
-    }
-
-    #[cfg(not(feature = "postgres"))]
-    fn start(_: &Home, _: u64) -> Result<Self> {
-        Err(LabError::usage("faults.cuts: this program was built without Postgres"))
-    }
-
-    /// Connections that run.
-    fn connections(&self) -> usize {
-        self.proxy.as_ref().map_or(0, Proxy::running)
-    }
-
-    /// Resets every connection; how many there were.
-    fn cut(&self) -> u64 {
-        count(self.proxy.as_ref().map_or(0, |proxy| proxy.cut(Ending::Reset)))
-    }
-}
-
-impl Drop for Cutter {
-    fn drop(&mut self) {
-        if let Some(proxy) = self.proxy.take() {
-            self.runtime.block_on(proxy.stop());
-        }
+    #[test]
+    fn parameters_of_the_user_come_behind_those_of_the_url() {
+        assert_eq!(with_parameters("postgres://h/d", None), "postgres://h/d");
+        assert_eq!(
+            with_parameters("postgres://h/d", Some("sslmode=require")),
+            "postgres://h/d?sslmode=require"
+        );
+        assert_eq!(with_parameters("postgres://h/d?a=1", Some("b=2")), "postgres://h/d?a=1&b=2");
     }
 }

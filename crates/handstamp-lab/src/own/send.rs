@@ -1,10 +1,10 @@
 //! Publishes the records of a run; the log names those that must have an effect.
 
 use super::messages::{Record, Workload};
+use crate::broker::Broker;
 use crate::cancel::Cancel;
 use crate::error::{LabError, LabErrorKind, Result};
 use crate::workload::{Credit, SentLog};
-use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
@@ -36,18 +36,17 @@ fn unreachable(what: &str, error: impl Into<Box<dyn std::error::Error + Send + S
 
 /// Sends everything; the log has every good record once all are acknowledged.
 pub(super) fn send(
-    bootstrap: &str,
+    broker: &Broker,
     topic: &str,
     work: &Workload,
     log: &mut SentLog,
     cancel: &Cancel,
 ) -> Result<()> {
     let acknowledged = Arc::new(AtomicUsize::new(0));
-    let producer: ThreadedProducer<Acks> = ClientConfig::new()
-        .set("bootstrap.servers", bootstrap)
+    let producer: ThreadedProducer<Acks> = broker
+        .client_config()
         .set("enable.idempotence", "true")
         .set("linger.ms", "5")
-        .set("log_level", "3")
         .create_with_context(Acks(Arc::clone(&acknowledged)))
         .map_err(|error| unreachable("no producer", error))?;
     for record in &work.records {

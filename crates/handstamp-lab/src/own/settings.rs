@@ -1,7 +1,7 @@
 //! What a run with the user's own program is asked to do.
 
 use crate::error::{LabError, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Everything that decides what happens. `Debug` and the saved form hold no value of the environment.
@@ -20,8 +20,12 @@ pub struct Settings {
     pub messages: Messages,
     /// What happens to the copies.
     pub faults: Faults,
+    /// The broker, beside where it is.
+    pub broker: BrokerSettings,
     /// How effects are counted.
     pub counted_by: CountedBy,
+    /// Parameters that the program's database URL has and the lab's own has not, such as `sslmode=require`.
+    pub url_parameters: Option<String>,
     /// SQL that makes the user's tables in the run's database.
     pub setup_sql: Option<String>,
     /// A command that does so, with the variables of the program.
@@ -39,12 +43,13 @@ impl std::fmt::Debug for Settings {
             .field("copies", &self.copies)
             .field("messages", &self.messages)
             .field("faults", &self.faults)
+            .field("broker", &self.broker)
             .finish_non_exhaustive()
     }
 }
 
 /// The messages, made from templates in which `{n}`, `{id}`, `{uuid}`, `{account}` and `{amount}` are put in.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Messages {
     /// How many different ids.
     pub count: u64,
@@ -71,7 +76,7 @@ pub struct Messages {
 }
 
 /// What happens to the copies, and when.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
     /// How often a copy is killed (SIGKILL) and started again.
     pub kills: u32,
@@ -79,14 +84,41 @@ pub struct Faults {
     pub stops: u32,
     /// How often every connection to the database is reset.
     pub cuts: u32,
+    /// How often every connection to the brokers is reset.
+    pub broker_cuts: u32,
     /// How long after the first effect since the last fault, from and to, in milliseconds.
     pub after_ms: (u64, u64),
     /// How long a stop lasts, from and to, in milliseconds.
     pub stop_for_ms: (u64, u64),
 }
 
+impl Faults {
+    /// Kills, stops, cuts from the database and cuts from the brokers.
+    #[must_use]
+    pub fn asked(&self) -> [u32; 4] {
+        [self.kills, self.stops, self.cuts, self.broker_cuts]
+    }
+}
+
+/// The broker, beside where it is. `Debug` shows no option's value.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct BrokerSettings {
+    /// Its listeners that send clients to the lab's proxy: `LISTENER=TOLD[,…]`, two addresses for each broker.
+    pub proxied: Option<String>,
+    /// Options of the lab's own clients, as librdkafka names them. May hold secrets.
+    pub options: Vec<(String, String)>,
+}
+
+impl std::fmt::Debug for BrokerSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&String> = self.options.iter().map(|(name, _)| name).collect();
+        f.debug_struct("BrokerSettings").field("proxied", &self.proxied).field("options", &names).finish()
+    }
+}
+
 /// How the user's effects are counted: one id for each effect.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CountedBy {
     /// A query whose first column is the id.
     Query(String),
@@ -136,7 +168,7 @@ impl Settings {
     ///
     /// # Errors
     /// `Usage`, naming the key.
-    pub fn checked(self, database_is_sqlite: bool) -> Result<Self> {
+    pub fn checked(self, database_is_sqlite: bool, broker_is_inside: bool) -> Result<Self> {
         let wrong = |what: &str| Err(LabError::usage(what.to_owned()));
         if self.program.is_empty() {
             return wrong("no program: write `lab own -- PROGRAM ARGUMENTS`");
@@ -163,13 +195,90 @@ impl Settings {
                 "faults.cuts: connections are cut to a Postgres database only; name one by --database",
             );
         }
+        if self.url_parameters.is_some() && database_is_sqlite {
+            return wrong(
+                "database.parameters: a SQLite file has none; name a Postgres database by --database",
+            );
+        }
+        if !self.broker.options.is_empty() && broker_is_inside {
+            return wrong("broker.options: the broker inside the lab needs none; name yours by --brokers");
+        }
+        if self.faults.broker_cuts > 0 && broker_is_inside {
+            return wrong(
+                "faults.broker_cuts: the broker inside the lab tells its clients its own address, around any proxy; \
+                 name one by --brokers whose second listener sends clients to a proxy, and that listener by --proxied",
+            );
+        }
+        if self.faults.broker_cuts > 0 && self.broker.proxied.is_none() {
+            return wrong(
+                "faults.broker_cuts: a client goes where the broker tells it, around any proxy; name a listener that \
+                 sends clients to a port on which only the lab listens: --proxied LISTENER=TOLD, or [broker] proxied",
+            );
+        }
         Ok(self)
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    pub(in crate::own) fn settings() -> Settings {
+        Settings {
+            seed: 7,
+            program: vec!["python".into(), "b.py".into()],
+            copies: 2,
+            env: vec![("PASSWORD".into(), "secret-of-env".into())],
+            messages: super::super::messages::tests::messages(),
+            faults: Faults {
+                kills: 1,
+                stops: 0,
+                cuts: 0,
+                broker_cuts: 0,
+                after_ms: (1, 2),
+                stop_for_ms: (1, 2),
+            },
+            broker: BrokerSettings {
+                proxied: None,
+                options: vec![("sasl.password".into(), "secret-of-broker".into())],
+            },
+            counted_by: CountedBy::Query("SELECT id FROM ledger".into()),
+            url_parameters: None,
+            setup_sql: None,
+            setup_command: vec![],
+            patience: Duration::from_secs(9),
+            quiet: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn cuts_from_what_no_proxy_can_stand_before_are_refused_with_the_reason() {
+        let with = |cuts, broker_cuts, proxied: Option<&str>| {
+            let mut settings = settings();
+            (settings.faults.cuts, settings.faults.broker_cuts) = (cuts, broker_cuts);
+            settings.broker.options.clear();
+            settings.broker.proxied = proxied.map(str::to_owned);
+            settings
+        };
+        let why = |settings: Settings, sqlite, inside| {
+            settings.checked(sqlite, inside).expect_err("refused").to_string()
+        };
+        assert!(why(with(1, 0, None), true, false).contains("Postgres"));
+        assert!(why(with(0, 1, Some("a=b")), false, true).contains("broker inside"));
+        assert!(why(with(0, 1, None), false, false).contains("--proxied"));
+        with(1, 1, Some("a=b")).checked(false, false).expect("both can be cut");
+        with(0, 0, None).checked(true, true).expect("nothing is cut");
+        let tls = Settings { url_parameters: Some("sslmode=require".into()), ..with(0, 0, None) };
+        assert!(why(tls, true, true).contains("database.parameters"));
+        assert!(why(settings(), true, true).contains("broker.options"));
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let shown = format!("{:?}", settings());
+        assert!(shown.contains("b.py") || shown.contains("Settings"), "{shown}");
+        assert!(!shown.contains("secret"), "{shown}");
+    }
 
     #[test]
     fn words_are_put_in_and_json_stays_json() {

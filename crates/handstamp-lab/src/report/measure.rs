@@ -94,6 +94,7 @@ pub(super) fn throughput(rates: &[Rates], about: Option<&About>) -> Page {
             header: vec!["subject", "messages/s", "of b's in the same round", "rounds"],
             rows: rates.iter().map(row).collect(),
         },
+        more: vec![],
         notes: vec!["Median (least–most)."],
         published: Table {
             header: vec!["subject, 100,000 messages", "messages/s"],
@@ -164,6 +165,7 @@ pub(super) fn storage(tables: &[crate::storage::Bytes], about: Option<&About>) -
             header: vec!["id in", "heap", "index", "together"],
             rows: tables.iter().map(row).collect(),
         },
+        more: vec![],
         notes: vec!["Median (least–most)."],
         published: Table {
             header: vec!["id in, 1,000,000 rows", "heap", "index", "together"],

@@ -11,14 +11,23 @@
 //! | file | owns |
 //! |---|---|
 //! | `page` | `report.md` and `report.json` |
-//! | `kill`, `zombie`, `measure` | what stands on the page of each command |
-//! | `chart`, `timeline` | the pictures |
+//! | `faults`, `kill`, `matrix`, `measure`, `own`, `zombie` | what stands on the page of each command |
+//! | `chart`, `cuts`, `grid`, `phases`, `timeline` | the pictures |
 //! | `svg` | shapes and text as SVG |
 
 mod chart;
+#[cfg(feature = "postgres")]
+mod cuts;
+#[cfg(feature = "postgres")]
+mod faults;
+mod grid;
 mod kill;
+mod matrix;
 mod measure;
+mod own;
 mod page;
+#[cfg(feature = "postgres")]
+mod phases;
 mod svg;
 #[cfg(test)]
 mod tests;
@@ -48,6 +57,12 @@ pub enum Kind {
     Throughput,
     /// `lab storage`.
     Storage,
+    /// `lab matrix`.
+    Matrix,
+    /// `lab own`.
+    Own,
+    /// `lab faults`.
+    Faults,
 }
 
 impl Kind {
@@ -58,12 +73,22 @@ impl Kind {
         if holds(crate::zombie::Stalls::FILE) {
             return Some(Self::Zombie);
         }
+        if holds(crate::matrix::record::SETTINGS_FILE) {
+            return Some(Self::Matrix);
+        }
+        if holds(crate::own::SETTINGS_FILE) {
+            return Some(Self::Own);
+        }
         if holds(crate::throughput::RATES_FILE) {
             return Some(Self::Throughput);
         }
         #[cfg(feature = "postgres")]
         if holds(STORAGE_FILE) {
             return Some(Self::Storage);
+        }
+        #[cfg(feature = "postgres")]
+        if holds(crate::faults::Settings::FILE) {
+            return Some(Self::Faults);
         }
         holds(crate::kill::SETTINGS_FILE).then_some(Self::Kill)
     }
@@ -146,9 +171,13 @@ pub fn build(folder: &Path) -> Result<PathBuf> {
     let page = match Kind::of(folder) {
         Some(Kind::Kill) => kill::page(folder)?,
         Some(Kind::Zombie) => zombie::page(folder, about.as_ref())?,
+        Some(Kind::Matrix) => matrix::page(folder)?,
+        Some(Kind::Own) => own::page(folder)?,
         Some(Kind::Throughput) => measure::throughput(&read_rates(folder)?, about.as_ref()),
         #[cfg(feature = "postgres")]
         Some(Kind::Storage) => measure::storage(&read_storage(folder)?, about.as_ref()),
+        #[cfg(feature = "postgres")]
+        Some(Kind::Faults) => faults::page(folder)?,
         _ => return Err(LabError::usage(format!("{} holds no run of the lab", folder.display()))),
     };
     for picture in &page.pictures {

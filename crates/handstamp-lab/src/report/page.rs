@@ -49,6 +49,8 @@ pub(super) struct Page {
     pub(super) about: String,
     pub(super) conclusion: Option<Conclusion>,
     pub(super) table: Table,
+    /// Further tables, each under a title of its own.
+    pub(super) more: Vec<(&'static str, Table)>,
     /// What the columns mean.
     pub(super) notes: Vec<&'static str>,
     /// Figures of a published lab.
@@ -61,8 +63,14 @@ pub(super) struct Page {
     pub(super) outcome: Value,
 }
 
-fn sentence(conclusion: &Conclusion) -> (String, &[String]) {
+/// A fault that is felt is what this command has instead of a control.
+const UNCONTROLLED: &str = "lab faults outage";
+
+fn sentence<'a>(what: &str, conclusion: &'a Conclusion) -> (String, &'a [String]) {
     match conclusion {
+        Conclusion::Kept if what == UNCONTROLLED => {
+            ("**Kept:** nothing was doubled and nothing was lost.".to_owned(), &[])
+        }
         Conclusion::Kept => (
             "**Kept:** what promises doubled nothing and lost nothing, and the controls did harm.".to_owned(),
             &[],
@@ -92,7 +100,7 @@ impl Page {
         // Writing to a string cannot fail.
         let mut text = format!("# {}\n\n{}\n", self.title, self.about);
         if let Some(conclusion) = &self.conclusion {
-            let (sentence, why) = sentence(conclusion);
+            let (sentence, why) = sentence(self.what, conclusion);
             let _ = writeln!(text, "\n{sentence}");
             for reason in why {
                 let _ = writeln!(text, "* {reason}");
@@ -101,6 +109,9 @@ impl Page {
         let _ = write!(text, "\n## Figures\n\n{}", self.table.markdown());
         for note in &self.notes {
             let _ = writeln!(text, "\n{note}");
+        }
+        for (title, table) in self.more.iter().filter(|(_, table)| !table.rows.is_empty()) {
+            let _ = write!(text, "\n## {title}\n\n{}", table.markdown());
         }
         if !self.pictures.is_empty() {
             text.push_str("\n## Charts\n");

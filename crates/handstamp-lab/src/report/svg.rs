@@ -16,7 +16,7 @@ pub(super) mod colour {
     pub(crate) const SKY: &str = "#56b4e9";
     /// Assignments; rates.
     pub(crate) const GREEN: &str = "#009e73";
-    /// Evictions.
+    /// Evictions; cuts.
     pub(crate) const PURPLE: &str = "#aa4499";
     /// Stalls.
     pub(crate) const ORANGE: &str = "#e69f00";
@@ -49,6 +49,8 @@ pub(super) enum Mark {
     Square,
     Ring,
     Tick,
+    Bolt,
+    Glass,
 }
 
 /// A picture being drawn; lengths are pixels.
@@ -153,13 +155,15 @@ impl Svg {
             Mark::Diamond => format!("M{x:.1} {:.1}l5 5l-5 5l-5 -5z", y - 5.0),
             Mark::Square => format!("M{:.1} {:.1}h7v7h-7z", x - 3.5, y - 3.5),
             Mark::Tick => format!("M{x:.1} {:.1}v10", y - 5.0),
+            Mark::Bolt => format!("M{:.1} {:.1}l-4 5h6l-4 5", x + 1.0, y - 5.0),
+            Mark::Glass => format!("M{:.1} {:.1}h8l-8 10h8z", x - 4.0, y - 5.0),
             Mark::Ring => format!("M{:.1} {y:.1}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", x - 4.0),
         };
         let paint = match mark {
-            Mark::Cross => format!(r#"fill="none" stroke="{colour}" stroke-width="2.5""#),
+            Mark::Cross | Mark::Bolt => format!(r#"fill="none" stroke="{colour}" stroke-width="2.5""#),
             Mark::Tick => format!(r#"fill="none" stroke="{colour}" stroke-width="1.5""#),
             Mark::Ring => format!(r##"fill="#ffffff" stroke="{colour}" stroke-width="2""##),
-            Mark::Triangle | Mark::Diamond | Mark::Square => {
+            Mark::Triangle | Mark::Diamond | Mark::Square | Mark::Glass => {
                 format!(r##"fill="{colour}" stroke="#ffffff" stroke-width="0.8""##)
             }
         };

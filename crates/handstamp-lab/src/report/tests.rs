@@ -200,11 +200,17 @@ fn read(folder: &Path, file: &str) -> String {
 
 #[test]
 fn every_chart_of_every_command_is_readable_and_named_in_its_report() {
+    let [commit, outage, partition] = crate::faults::planted::settings();
     for (folder, charts) in [
         (plant_kill(), vec!["doubled-lost.svg", "timeline.svg", "throughput.svg"]),
         (plant_zombie(), vec!["doubled-lost.svg", "timeline.svg"]),
         (plant_throughput(), vec!["throughput.svg"]),
         (plant_storage(), vec!["bytes.svg"]),
+        (crate::faults::planted::plant(&commit), vec!["cuts.svg"]),
+        (crate::faults::planted::plant(&outage), vec!["timeline.svg", "rates.svg"]),
+        (crate::faults::planted::plant(&partition), vec!["timeline.svg"]),
+        (crate::matrix::record::tests::plant(), vec!["matrix.svg"]),
+        (crate::own::record::tests::plant(), vec!["timeline.svg"]),
     ] {
         let path = build(folder.path()).unwrap();
         let (markdown, json) = (fs::read_to_string(path).unwrap(), read(folder.path(), "report.json"));
@@ -332,6 +338,119 @@ fn the_report_of_a_planted_run() {
     build(folder.path()).unwrap();
     // After a change that is meant: write what the failure shows into the file.
     assert_eq!(read(folder.path(), "report.md"), include_str!("planted.md"));
+}
+
+#[test]
+fn the_grid_of_a_matrix_shows_every_cell_and_the_report_what_it_must() {
+    let folder = crate::matrix::record::tests::plant();
+    build(folder.path()).unwrap();
+    let markdown = read(folder.path(), "report.md");
+    for part in ["**Kept:**", "| `here` |", "control: without an inbox", "| 3/0 |", "| 0/2 |", "–"] {
+        assert!(markdown.contains(part), "{part}: {markdown}");
+    }
+    let svg = read(folder.path(), "matrix.svg");
+    let texts: Vec<String> = placed(&svg).into_iter().map(|placed| placed.text).collect();
+    for text in ["here", "there", "file, SQLite", "Kafka, Postgres", "0/0", "3/0", "0/2", "–"] {
+        assert!(texts.iter().any(|one| one == text), "{text}: {texts:?}");
+    }
+    let json: Value = serde_json::from_str(&read(folder.path(), "report.json")).unwrap();
+    assert_eq!((&json["seed"], &json["settings"]["cells"]), (&7.into(), &6.into()));
+    assert_eq!(json["outcome"]["outcomes"][4]["verdict"]["doubled"], 3);
+    // A planted violation is named, and seen without its colour.
+    let path = folder.path().join("001-here-kafka-sqlite.jsonl");
+    fs::write(&path, read(folder.path(), "001-here-kafka-sqlite.jsonl").replace(r#""m3":1"#, r#""m3":2"#))
+        .unwrap();
+    build(folder.path()).unwrap();
+    let (markdown, svg) = (read(folder.path(), "report.md"), read(folder.path(), "matrix.svg"));
+    assert!(markdown.contains("**VIOLATED:**") && markdown.contains("1 doubled, 0 lost"), "{markdown}");
+    assert!(svg.contains("1/0 VIOLATION"), "{svg}");
+    is_readable(&svg);
+}
+
+#[test]
+fn the_report_of_a_users_own_program_names_ids_and_the_faults_that_led_there() {
+    let folder = crate::own::record::tests::plant();
+    build(folder.path()).unwrap();
+    let markdown = read(folder.path(), "report.md");
+    for part in [
+        "`python b.py`",
+        "**VIOLATED:**",
+        "| `m3` | 2 | 1 | 0.8 s, 2.0 s | 1: at 0.9 s copy 0 killed |",
+        "| `m4` | 0.8 s | 1: at 0.9 s copy 0 killed |",
+        "| 4 | 5.5 s | connections to the broker cut | 30 | yes |",
+        "| broker | 4,000 | 90,000 | 5 | 3 |",
+    ] {
+        assert!(markdown.contains(part), "{part}: {markdown}");
+    }
+    assert!(!markdown.contains("secret"), "{markdown}");
+    let texts: Vec<String> =
+        placed(&read(folder.path(), "timeline.svg")).into_iter().map(|placed| placed.text).collect();
+    for text in [
+        "python b.py",
+        "1 doubled, 1 missing",
+        "killed",
+        "frozen",
+        "database cut",
+        "broker cut",
+        "effect doubled",
+    ] {
+        assert!(texts.iter().any(|one| one == text), "{text}: {texts:?}");
+    }
+    let json: Value = serde_json::from_str(&read(folder.path(), "report.json")).unwrap();
+    assert_eq!(json["settings"]["faults.broker_cuts"], 1);
+    assert_eq!(json["outcome"]["traces"][0]["fault"], 0);
+}
+
+#[test]
+fn the_report_of_an_outage_has_the_rate_after_the_return_in_per_cent_of_the_rate_before() {
+    let [_, outage, _] = crate::faults::planted::settings();
+    let folder = crate::faults::planted::plant(&outage);
+    build(folder.path()).unwrap();
+    let markdown = read(folder.path(), "report.md");
+    for part in ["**Kept:** nothing was doubled", "| broker frozen (SIGSTOP) |", "| 80/s | 40/s | 50 % |"] {
+        assert!(markdown.contains(part), "{part}: {markdown}");
+    }
+    let json: Value = serde_json::from_str(&read(folder.path(), "report.json")).unwrap();
+    assert_eq!((&json["seed"], &json["command"]), (&7.into(), &"lab faults outage".into()));
+    assert_eq!(json["outcome"]["rows"][0]["measured"]["after_percent"].as_f64().map(f64::round), Some(98.0));
+    for (chart, words) in [
+        (
+            "timeline.svg",
+            ["broker frozen (SIGSTOP)", "80/s before, 40/s after: 50 %", "SIGTERM to one", "the fault"],
+        ),
+        ("rates.svg", ["broker frozen (SIGSTOP)", "before 80", "after 40 (50 %)", "after the return"]),
+    ] {
+        let texts: Vec<String> =
+            placed(&read(folder.path(), chart)).into_iter().map(|placed| placed.text).collect();
+        assert!(words.iter().all(|word| texts.iter().any(|text| text == word)), "{chart}: {texts:?}");
+    }
+}
+
+#[test]
+fn cuts_stand_where_they_were_dealt_and_say_without_colour_what_came_of_them() {
+    let [commit, ..] = crate::faults::planted::settings();
+    let folder = crate::faults::planted::plant(&commit);
+    build(folder.path()).unwrap();
+    let svg = read(folder.path(), "cuts.svg");
+    let tree = roxmltree::Document::parse(&svg).unwrap();
+    let tops = |paint: &str| -> Vec<f64> {
+        let of = |node: &roxmltree::Node<'_, '_>| {
+            node.has_tag_name("rect") && node.attribute("fill") == Some(paint)
+        };
+        // The legend's are squares.
+        let bars = tree.descendants().filter(of).filter(|node| node.attribute("height") != Some("12.0"));
+        bars.map(|node| node.attribute("y").unwrap().parse().unwrap()).collect()
+    };
+    // The zero line of the first panel: what was committed grows up from it, everything else down.
+    let zero = 104.0 + 62.0;
+    let first = |paint: &str| tops(paint).into_iter().filter(|y| *y < zero + 60.0).collect::<Vec<f64>>();
+    let (up, down, below) = (first(colour::BLUE), first(colour::ORANGE), first(colour::GREY));
+    assert!(!up.is_empty() && up.iter().all(|y| *y < zero), "{up:?}");
+    assert!(!down.is_empty() && down.iter().chain(&below).all(|y| *y >= zero), "{down:?} {below:?}");
+    let texts: Vec<String> = placed(&svg).into_iter().map(|placed| placed.text).collect();
+    for text in ["handstamp", "no inbox (control)", "to the server", "52 not committed", "committed (up)"] {
+        assert!(texts.iter().any(|one| one == text), "{text}: {texts:?}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use super::chart::{FIGURES, LEFT, RIGHT, WIDTH, fixed, head, legend_at, nice_step};
 use super::svg::{Anchor, Mark, Svg, colour, text_width};
 use super::{grouped, real, real_u64};
-use crate::history::{Entry, Event};
+use crate::history::{Entry, Event, Wire};
 use std::collections::BTreeMap;
 
 const TOP: f64 = 128.0;
@@ -114,6 +114,16 @@ impl Lane {
         let evictions = self.count(|event| matches!(event, Event::Evicted { .. }));
         let late = self.count(is_late_write);
         let skipped = self.count(|event| matches!(event, Event::DuplicateSkipped { .. }));
+        // A program that is not the lab's own tells nothing of these.
+        if self.entries.iter().any(|entry| matches!(entry.event, Event::Sent { .. })) {
+            let stops = self.count(|event| matches!(event, Event::Stopped { .. }));
+            let cuts = self.count(|event| matches!(event, Event::Cut { .. }));
+            return [
+                format!("{} doubled, {} missing", grouped(self.doubled), grouped(self.lost)),
+                format!("{} kills, {} stops", grouped(kills), grouped(stops)),
+                format!("{} cuts", grouped(cuts)),
+            ];
+        }
         [
             format!("{} doubled, {} lost", grouped(self.doubled), grouped(self.lost)),
             format!("{} kills, {} evictions", grouped(kills), grouped(evictions)),
@@ -182,7 +192,7 @@ fn legend(svg: &mut Svg, lanes: &[Lane]) {
         Mark(Mark, &'static str),
     }
     type Is = fn(&Event) -> bool;
-    let signs: [(&str, Sign, Is); 10] = [
+    let signs: [(&str, Sign, Is); 12] = [
         ("consumer at work", Sign::Bar(8.0, colour::SKY), |_| true),
         ("started, not at work yet", Sign::Bar(2.0, colour::SKY), |event| {
             matches!(event, Event::FirstHandled { .. } | Event::Assigned { .. })
@@ -198,6 +208,12 @@ fn legend(svg: &mut Svg, lanes: &[Lane]) {
             matches!(event, Event::Evicted { .. })
         }),
         ("late write refused", Sign::Mark(Mark::Square, colour::BLUE), is_late_write),
+        ("database cut", Sign::Mark(Mark::Bolt, colour::PURPLE), |event| {
+            matches!(event, Event::Cut { wire: Wire::Database, .. })
+        }),
+        ("broker cut", Sign::Mark(Mark::Glass, colour::GREEN), |event| {
+            matches!(event, Event::Cut { wire: Wire::Broker, .. })
+        }),
         (
             "effect doubled",
             Sign::Mark(Mark::Tick, colour::VERMILLION),
@@ -242,6 +258,7 @@ fn draw_lane(svg: &mut Svg, lane: &Lane, top: f64, x: &dyn Fn(u64) -> f64) {
         Event::Evicted { child } => Some((2, Mark::Diamond, *child, entry.at_ms, colour::PURPLE)),
         event => late_child(event).map(|child| (0, Mark::Square, child, entry.at_ms, colour::BLUE)),
     });
+    cuts(svg, lane, (top, middle * 2.0 - top), x);
     let mut marks: Vec<_> = marks.collect();
     marks.sort_by_key(|(layer, ..)| *layer);
     for (_, mark, child, at_ms, paint) in marks {
@@ -256,6 +273,20 @@ fn draw_lane(svg: &mut Svg, lane: &Lane, top: f64, x: &dyn Fn(u64) -> f64) {
         svg.mark(Mark::Ring, (x(lane.rest()), top + 13.0), colour::BLUE);
     }
     repeated(svg, lane, top + lane.height() - 12.0, x);
+}
+
+/// A cut meets every process of a lane: a line through all of them.
+fn cuts(svg: &mut Svg, lane: &Lane, (top, foot): (f64, f64), x: &dyn Fn(u64) -> f64) {
+    for entry in &lane.entries {
+        let Event::Cut { wire, .. } = entry.event else { continue };
+        let (mark, paint) = match wire {
+            Wire::Database => (Mark::Bolt, colour::PURPLE),
+            Wire::Broker => (Mark::Glass, colour::GREEN),
+        };
+        let place = x(entry.at_ms);
+        svg.line((place, top + 4.0), (place, foot - 24.0), paint, 1.0);
+        svg.mark(mark, (place, foot - 22.0), paint);
+    }
 }
 
 /// Where a process stalled or was stopped: another colour on its bar.

@@ -63,6 +63,7 @@ pub(super) fn page(folder: &Path, about: Option<&About>) -> Result<Page> {
         ),
         conclusion: Some(outcome.conclusion.clone()),
         table: table(&outcome),
+        more: vec![],
         notes,
         published: Table {
             header: vec!["subject, 50 evictions", "stalled doubled"],

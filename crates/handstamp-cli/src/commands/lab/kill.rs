@@ -143,8 +143,20 @@ mod with_kafka {
             let outcome = handstamp_lab::zombie::recompute(&args.folder).map_err(failed)?;
             return crate::commands::lab::zombie::print(&outcome, &args.folder, args.json);
         }
+        #[cfg(feature = "postgres")]
+        if report::Kind::of(&args.folder) == Some(report::Kind::Faults) {
+            let outcome = handstamp_lab::faults::recompute(&args.folder).map_err(failed)?;
+            return crate::commands::lab::faults::print(&outcome, &args.folder, args.json);
+        }
         if matches!(report::Kind::of(&args.folder), Some(report::Kind::Throughput | report::Kind::Storage)) {
             return crate::commands::lab::measure::show(&args.folder, args.json);
+        }
+        if report::Kind::of(&args.folder) == Some(report::Kind::Matrix) {
+            let record = handstamp_lab::matrix::record::recompute(&args.folder).map_err(failed)?;
+            return crate::commands::lab::matrix_table::print(&record, &args.folder, args.json);
+        }
+        if report::Kind::of(&args.folder) == Some(report::Kind::Own) {
+            return crate::commands::lab::own::verify(&args.folder, args.json);
         }
         let outcome = kill::recompute(&args.folder).map_err(failed)?;
         print(&outcome, &args.folder, args.json)
@@ -169,6 +181,7 @@ mod with_kafka {
             kills: args.kills.unwrap_or(1),
             side_by_side: 1,
             seed: args.seed.unwrap_or(1),
+            out: args.out.clone(),
             json: args.json,
         })
     }

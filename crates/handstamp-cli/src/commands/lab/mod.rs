@@ -7,20 +7,24 @@
 //! | `options` | what can be asked of several commands |
 //! | `ground` | what a run stands on: broker, store, this program |
 //! | `folder`, `scratch` | the folder that a run leaves, and one that is removed |
-//! | `progress`, `tables` | what is said on the way and at the end |
+//! | `progress`, `tables`, `matrix_table`, `own_text` | what is said on the way and at the end |
 
 pub(crate) mod clean;
 pub(crate) mod demo;
 pub(crate) mod faults;
-#[cfg(feature = "kafka")]
+#[cfg(any(feature = "kafka", feature = "crash-points"))]
 mod folder;
 #[cfg(feature = "kafka")]
 mod ground;
 pub(crate) mod kill;
 pub(crate) mod matrix;
+#[cfg(any(feature = "kafka", feature = "crash-points"))]
+mod matrix_table;
 pub(crate) mod measure;
 mod options;
 pub(crate) mod own;
+#[cfg(feature = "kafka")]
+mod own_text;
 #[cfg(feature = "kafka")]
 mod progress;
 mod scratch;
@@ -62,7 +66,8 @@ Exit codes as of `lab kill`.")]
     /// Crash the program at every named point, on every source and store, and count what doubled or got lost.
     #[command(after_help = "Examples:
   handstamp lab matrix
-  handstamp lab matrix --brokers 127.0.0.1:9092 --database postgres://…
+  handstamp lab matrix --brokers 127.0.0.1:9092 --database postgres://… --out lab-matrix
+  handstamp lab verify lab-matrix
 
 Needs a program built with crash points: `cargo build --release -p handstamp-cli --features crash-points`.
 Exit 5 when something doubled or got lost, 6 when a point was not hit or a control did no harm.")]
@@ -153,6 +158,7 @@ impl LabCommand {
             Self::Kill(args) => args.json,
             Self::Verify(args) => args.json,
             Self::Zombie(args) => args.json,
+            Self::Faults(args) => args.wants_json(),
             Self::Throughput(args) => args.json,
             Self::Storage(args) => args.json,
             Self::Clean(args) => args.json,

@@ -18,10 +18,26 @@ pub(crate) struct OwnArgs {
     /// DATABASE_URL is the path of a new SQLite file.
     #[arg(long, env = "HANDSTAMP_LAB_DATABASE", value_name = "URL", hide_env_values = true)]
     pub(crate) database: Option<String>,
+    /// The brokers' listeners that send their clients to a proxy of the lab, and where they send them: two
+    /// addresses for each broker, separated by commas. Needed for --broker-cuts.
+    #[arg(long, value_name = "LISTENER=TOLD")]
+    pub(crate) proxied: Option<String>,
+    /// How often a copy is killed, instead of the file's.
+    #[arg(long, value_name = "N")]
+    pub(crate) kills: Option<u32>,
+    /// How often a copy is stopped, instead of the file's.
+    #[arg(long, value_name = "N")]
+    pub(crate) stops: Option<u32>,
+    /// How often every connection to the database is cut, instead of the file's.
+    #[arg(long, value_name = "N")]
+    pub(crate) cuts: Option<u32>,
+    /// How often every connection to the brokers is cut, instead of the file's.
+    #[arg(long, value_name = "N")]
+    pub(crate) broker_cuts: Option<u32>,
     /// Decides messages and faults, instead of the file's.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<u64>,
-    /// A new folder for history, log and outcome.
+    /// A new folder for history, log, outcome and report.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Print one JSON object instead of text.
@@ -42,53 +58,57 @@ pub(crate) fn own(_: &OwnArgs) -> Result<Exit, CliError> {
 }
 
 #[cfg(feature = "kafka")]
-pub(crate) use with_kafka::own;
+pub(crate) use with_kafka::{own, verify};
 
 #[cfg(feature = "kafka")]
 mod with_kafka {
     use super::OwnArgs;
     use crate::commands::lab::ground::{broker, place};
-    use crate::commands::lab::{cancel_on_signal, failed, folder};
+    use crate::commands::lab::{cancel_on_signal, failed, folder, own_text};
     use crate::config::load_lab;
     use crate::exit::{CliError, Exit};
     use crate::output;
-    use handstamp_lab::ledger::Place;
-    use handstamp_lab::own::{self, Conclusion, Done, Fault, Outcome};
-    use std::fmt::Write as _;
+    use handstamp_lab::broker::Broker;
+    use handstamp_lab::ledger;
+    use handstamp_lab::own::{self, Conclusion, Outcome, Settings};
+    use handstamp_lab::report;
     use std::path::Path;
     use std::sync::Mutex;
     use std::time::{Duration, Instant};
 
     /// How often the stage is said.
     const SAY_EVERY: Duration = Duration::from_secs(5);
+    /// Most faults of a kind.
+    const FAULTS_MAX: u32 = 10_000;
 
     /// Runs the user's consumer and says what became of its effects.
     ///
     /// # Errors
     /// Why it could not go on; a verdict is an exit code.
     pub(crate) fn own(args: &OwnArgs) -> Result<Exit, CliError> {
-        let mut settings = load_lab(&args.config, &args.program)?;
-        settings.seed = args.seed.unwrap_or(settings.seed);
-        let settings = settings.checked(args.database.is_none()).map_err(failed)?;
+        let settings = settings(args)?;
         let cancel = cancel_on_signal()?;
         let folder = folder::named_or_fresh(args.out.as_ref(), "own");
-        if folder.join(folder::OUTCOME_FILE).exists() {
+        if folder.join(own::SETTINGS_FILE).exists() || folder.join(folder::OUTCOME_FILE).exists() {
             return Err(folder::taken(&folder, "name another folder with --out"));
         }
         let folder = folder::make(&folder)?;
-        let broker = broker(args.brokers.as_deref())?;
-        let place: Place = place(args.database.as_deref(), &folder)?;
-        output::say(&format!(
-            "{} messages to {} copies on {}; {} kills, {} stops, {} cuts (seed {})\nhistory: {}",
-            settings.messages.count,
-            settings.copies,
-            broker.describe(),
-            settings.faults.kills,
-            settings.faults.stops,
-            settings.faults.cuts,
-            settings.seed,
-            folder.display()
-        ));
+        let broker = match &args.brokers {
+            Some(brokers) => Broker::kafka_with(brokers, &settings.broker.options).map_err(failed)?,
+            None => broker(None)?,
+        };
+        let place = place(args.database.as_deref(), &folder)?;
+        let store = ledger::probe(&place).map_err(failed)?;
+        let servers = format!("{}; {store}", broker.describe());
+        report::note(&folder, &servers, &serde_json::Value::Null).map_err(failed)?;
+        output::say(&format!("{}\nhistory: {}", own_text::intention(&settings, &servers), folder.display()));
+        let ground = own::Ground {
+            broker: &broker,
+            place: &place,
+            servers: &servers,
+            folder: &folder,
+            cancel: &cancel,
+        };
         let said = Mutex::new(Instant::now());
         let progress = |stage: own::Stage| {
             let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -100,85 +120,45 @@ mod with_kafka {
                 ));
             }
         };
-        let outcome = own::run(&settings, &broker, &place, &folder, &cancel, &progress).map_err(failed)?;
+        let outcome = own::run(&settings, &ground, &progress).map_err(failed)?;
         print(&outcome, &folder, args.json)
     }
 
+    /// The file, and what the command line says instead.
+    fn settings(args: &OwnArgs) -> Result<Settings, CliError> {
+        let mut settings = load_lab(&args.config, &args.program)?;
+        settings.seed = args.seed.unwrap_or(settings.seed);
+        let faults = &mut settings.faults;
+        for (name, asked, slot) in [
+            ("--kills", args.kills, &mut faults.kills),
+            ("--stops", args.stops, &mut faults.stops),
+            ("--cuts", args.cuts, &mut faults.cuts),
+            ("--broker-cuts", args.broker_cuts, &mut faults.broker_cuts),
+        ] {
+            *slot = asked.unwrap_or(*slot);
+            if *slot > FAULTS_MAX {
+                return Err(CliError::usage(format!("{name}: at most {FAULTS_MAX}")));
+            }
+        }
+        settings.broker.proxied = args.proxied.clone().or(settings.broker.proxied);
+        settings.checked(args.database.is_none(), args.brokers.is_none()).map_err(failed)
+    }
+
+    /// Recomputes what a folder proves, and prints it.
+    ///
+    /// # Errors
+    /// A file of it cannot be read, or the report cannot be written.
+    pub(crate) fn verify(folder: &Path, json: bool) -> Result<Exit, CliError> {
+        print(&own::recompute(folder).map_err(failed)?, folder, json)
+    }
+
     fn print(outcome: &Outcome, folder: &Path, json: bool) -> Result<Exit, CliError> {
-        output::print_result(json, &folder::keep(outcome, folder)?, &told(outcome))?;
+        output::print_result(json, &folder::keep(outcome, folder)?, &own_text::told(outcome))?;
+        folder::tell_report(folder)?;
         Ok(match &outcome.conclusion {
             Conclusion::Kept => Exit::Ok,
             Conclusion::Violated(_) => Exit::CheckFailed,
             Conclusion::Inconclusive(_) => Exit::Inconclusive,
         })
-    }
-
-    /// The outcome for a person.
-    fn told(outcome: &Outcome) -> String {
-        let mut text = format!(
-            "sent     {} messages in {} records: {} twice, {} out of order, {} bad\n",
-            outcome.good + outcome.bad,
-            outcome.records,
-            outcome.duplicates,
-            outcome.reordered,
-            outcome.bad
-        );
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "doubled  {}", named(outcome.doubled, outcome.doubled_ids.iter().map(times)));
-        let _ = writeln!(text, "missing  {}", named(outcome.missing, outcome.missing_ids.iter().cloned()));
-        if outcome.bad_applied > 0 {
-            let _ = writeln!(text, "bad ones with an effect  {}", outcome.bad_applied);
-        }
-        if outcome.unsent > 0 {
-            let _ = writeln!(text, "effects of ids that nobody sent  {}", outcome.unsent);
-        }
-        if outcome.ended_by_itself > 0 {
-            let _ = writeln!(text, "copies that ended by themselves  {}", outcome.ended_by_itself);
-        }
-        if !outcome.schedule.is_empty() {
-            let _ = writeln!(text, "schedule (seed {})", outcome.seed);
-        }
-        for done in &outcome.schedule {
-            let _ = writeln!(text, "  {}", line(done));
-        }
-        for note in &outcome.notes {
-            let _ = writeln!(text, "note: {note}");
-        }
-        text.push_str(&match &outcome.conclusion {
-            Conclusion::Kept => "kept: every message had its effect once\n".to_owned(),
-            Conclusion::Violated(why) => format!("VIOLATED: {}\n", why.join("; ")),
-            Conclusion::Inconclusive(why) => format!("proves nothing: {}\n", why.join("; ")),
-        });
-        text
-    }
-
-    fn times((id, times): &(String, u64)) -> String {
-        format!("{id} ({times} times)")
-    }
-
-    fn named(many: u64, ids: impl Iterator<Item = String>) -> String {
-        let ids: Vec<String> = ids.collect();
-        match ids.len() {
-            0 => many.to_string(),
-            named => {
-                let first =
-                    if u64::try_from(named).is_ok_and(|named| named < many) { "the first: " } else { "" };
-                format!("{many}: {first}{}", ids.join(", "))
-            }
-        }
-    }
-
-    fn line(done: &Done) -> String {
-        let what = match done.fault {
-            Fault::Kill => format!("copy {} killed", done.copy),
-            Fault::Stop { for_ms } => format!("copy {} stopped for {}", done.copy, seconds(for_ms)),
-            Fault::Cut => "connections to the database cut".to_owned(),
-        };
-        let counts = if done.counts { "" } else { " (does not count)" };
-        format!("{:>8}  {what}, {} messages left{counts}", seconds(done.at_ms), done.left)
-    }
-
-    fn seconds(ms: u64) -> String {
-        format!("{}.{} s", ms / 1000, ms % 1000 / 100)
     }
 }
