@@ -39,8 +39,8 @@ pub(crate) fn look(config: &Config, findings: &mut Findings) {
             "{what} is in none of the first lines of {file} ({looked_at} looked at): each would become a dead letter"
         );
         let todo = match nearest_name(&objects, pointer) {
-            Some(near) => format!("did you mean {near}? If not, {todo}"),
-            None => todo.to_owned(),
+            Some(near) => format!("did you mean {near}? Otherwise {todo}"),
+            None => format!("correct the name, or {todo}"),
         };
         findings.warn(what, todo);
     }
@@ -61,7 +61,7 @@ fn wanted(config: &Config) -> Vec<(String, &Pointer, &'static str)> {
             let ParamSource::Body(pointer) = &param.source else { continue };
             if !param.optional {
                 let what = format!("effect {} (line {}): :{}", index + 1, effect.line, param.name);
-                let todo = "list it in `optional`, if a message may lack it";
+                let todo = "list it in `optional`";
                 wanted.push((format!("{what} ({})", param.source), pointer, todo));
             }
         }
