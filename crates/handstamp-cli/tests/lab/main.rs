@@ -7,6 +7,7 @@
 mod broker;
 mod common;
 mod ends;
+mod faults;
 mod processes;
 mod servers;
 mod usage;

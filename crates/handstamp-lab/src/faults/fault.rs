@@ -1,14 +1,17 @@
 //! The servers of a run, and what an outage does to them.
 
 use super::group::{Around, Group};
+use super::record::Seen;
 use super::servers::Server;
+use super::settings::RowKey;
 use super::through::{self, BrokerProxies, PostgresUrl, Through};
 use super::watch::Watch;
 use crate::broker::Broker;
 use crate::error::{LabError, LabErrorKind, Result};
+use crate::history::Event;
+use crate::ledger::{Place, probe};
 use crate::proxy::{Proxy, ProxyOptions};
-use crate::subjects::Subject;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -22,7 +25,7 @@ const CONNECTIONS_TRIED_MAX: usize = 1000;
 const PROMOTED_MAX: Duration = Duration::from_secs(30);
 
 /// What happens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// The broker is stopped and started again.
@@ -63,7 +66,7 @@ impl Fault {
             Self::DatabaseFrozen => "database frozen (SIGSTOP)",
             Self::DatabaseReadOnly => "database read-only",
             Self::OutOfConnections => "database out of connections",
-            Self::PrimaryLost => "primary killed, standby promoted",
+            Self::PrimaryLost => "primary lost, standby promoted",
         }
     }
 
@@ -140,10 +143,16 @@ impl<'a> Scene<'a> {
         Ok(Ok(Self { around, runtime, brokers, databases, broker, kafka, postgres, admins, primary, taken }))
     }
 
-    /// A backlog and a ledger that the subjects' role may use.
-    pub(super) fn group(&self, subject: Subject, messages: u64) -> Result<Group<'a>> {
+    /// What servers these are, with their versions as far as they tell them.
+    pub(super) fn describe(&self) -> Result<String> {
+        let database = probe(&Place::Postgres(self.admins[self.primary].clone()))?;
+        Ok(format!("{}; {database}", self.broker.describe()))
+    }
+
+    /// A backlog and a ledger for a row, which the subjects' role may use.
+    pub(super) fn group(&self, key: RowKey, messages: u64) -> Result<Group<'a>> {
         let admin = &self.admins[self.primary];
-        let mut group = Group::open(self.around, self.runtime, &self.broker, admin, subject, messages)?;
+        let mut group = Group::open(self.around, self.runtime, &self.broker, admin, key, messages)?;
         let schemas = format!("{0}, {0}_inbox", group.schema());
         group.watch.run(&format!(
             "GRANT USAGE ON SCHEMA {schemas} TO {ROLE}; GRANT ALL ON ALL TABLES IN SCHEMA {schemas} TO {ROLE}; \
@@ -184,15 +193,15 @@ impl<'a> Scene<'a> {
         PostgresUrl::parse(&self.admins[0]).map(|url| url.as_user(ROLE).by(&places)).unwrap_or_default()
     }
 
-    /// What went through to the database, and to the broker.
-    pub(super) fn through(&self) -> (Through, Through) {
-        let databases = self.databases.iter().map(Through::of).fold(Through::default(), Through::plus);
-        (databases, self.brokers.through())
-    }
-
-    /// Bytes that the server a fault is about has answered so far.
-    pub(super) fn answered(&self, fault: Fault) -> u64 {
-        if fault.is_of_broker() { self.brokers.through().bytes_down } else { self.databases[0].totals().down }
+    /// What has gone through the proxies so far, and bytes answered by the server that a row's fault is about.
+    pub(super) fn passed(&self, key: RowKey) -> Event {
+        let database = self.databases.iter().map(Through::of).fold(Through::default(), Through::plus);
+        let broker = self.brokers.through();
+        let answered = match key {
+            RowKey::Outage(fault, _) if !fault.is_of_broker() => self.databases[0].totals().down,
+            _ => broker.bytes_down,
+        };
+        Event::Fault(Seen::Passed { database, broker, answered })
     }
 
     /// The fault begins.

@@ -1,18 +1,23 @@
 //! A consumer group over a backlog of its own: members are started, asked to end and replaced, and in the end
-//! the checker says what came of every message.
+//! the database tells what came of every message. All of it is noted in the row's history.
 
+use super::outcome::begun;
+use super::record::{Phase, Seen};
+use super::settings::RowKey;
 use super::watch::Watch;
 use crate::broker::{Broker, Topic};
 use crate::cancel::Cancel;
-use crate::checker::{self, Verdict};
 use crate::error::{LabError, LabErrorKind, Result};
+use crate::history::{Entry, Event, History};
 use crate::kill::Launch;
 use crate::ledger::{Database, Ledger, Place};
+use crate::names::{self, LAB};
 use crate::subjects::{Setup, Subject, program};
 use crate::supervisor::Process;
-use crate::workload::{self, Plan, SentLog};
+use crate::workload::{Plan, SentLog};
 use serde::Serialize;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -35,14 +40,14 @@ pub struct Around<'a> {
     pub launch: &'a Launch,
     /// The project's `scripts/services`: servers that may be stopped are started by it.
     pub services: &'a Path,
-    /// Where logs of what was sent go.
+    /// The run's folder: histories and logs of what was sent.
     pub folder: &'a Path,
     /// Decides messages and faults.
     pub seed: u64,
     /// Being told to stop.
     pub cancel: &'a Cancel,
     /// Told what is being done.
-    pub progress: &'a dyn Fn(&str),
+    pub progress: &'a (dyn Fn(&str) + Sync),
 }
 
 impl std::fmt::Debug for Around<'_> {
@@ -72,64 +77,92 @@ pub struct Ended {
     pub took_s: f64,
 }
 
+/// Every member that was asked to end, in that order, and how it did.
+pub(super) fn ends(entries: &[Entry]) -> Vec<Ended> {
+    let asked: Vec<(u32, u64)> = super::record::seen(entries)
+        .filter_map(|(at_ms, seen)| match seen {
+            Seen::Asked { child } => Some((*child, at_ms)),
+            _ => None,
+        })
+        .collect();
+    let ended: BTreeMap<u32, (u64, Option<i32>)> = entries
+        .iter()
+        .filter_map(|entry| match entry.event {
+            Event::Ended { child, code } => Some((child, (entry.at_ms, code))),
+            _ => None,
+        })
+        .collect();
+    let one = |(child, asked_ms): (u32, u64)| {
+        let (ended_ms, code) = ended.get(&child).copied().unwrap_or((asked_ms, None));
+        #[allow(clippy::cast_precision_loss, reason = "a time for reading")]
+        let took_s = ended_ms.saturating_sub(asked_ms) as f64 / 1000.0;
+        Ended { code, took_s }
+    };
+    asked.into_iter().map(one).collect()
+}
+
 /// A running member.
 #[derive(Debug)]
 pub(super) struct Member {
     process: Process,
+    number: u32,
+    history: History,
     asked: Option<Instant>,
+    ended: Option<Option<i32>>,
 }
 
 impl Member {
     /// SIGTERM.
     pub(super) fn ask_to_end(&mut self) -> Result<()> {
         self.asked = Some(Instant::now());
+        self.history.note(Event::Fault(Seen::Asked { child: self.number }));
         self.process.signal("TERM")
     }
 
-    /// How it ended, once it has.
-    pub(super) fn ended(&mut self) -> Result<Option<Ended>> {
-        let asked = self.asked;
-        let status = self.process.ended()?;
-        Ok(status.map(|status| Ended {
-            code: status.code(),
-            took_s: asked.map_or(0.0, |asked| asked.elapsed().as_secs_f64()),
-        }))
+    /// Its exit code once it has ended, which is noted; the inner one is `None` after a signal.
+    pub(super) fn ended(&mut self) -> Result<Option<Option<i32>>> {
+        if self.ended.is_none()
+            && let Some(status) = self.process.ended()?
+        {
+            self.note_end(status.code());
+        }
+        Ok(self.ended)
+    }
+
+    fn note_end(&mut self, code: Option<i32>) {
+        self.ended = Some(code);
+        self.history.note(Event::Ended { child: self.number, code });
+        if code != Some(0) {
+            self.history.note(Event::Fault(Seen::LastLines { text: self.process.log_tail() }));
+        }
     }
 
     /// Waits for the end it was asked for.
-    pub(super) fn wait(&mut self, cancel: &Cancel) -> Result<Ended> {
-        let until = Instant::now() + END_MAX;
-        loop {
-            if let Some(ended) = self.ended()? {
-                return Ok(ended);
-            }
+    pub(super) fn wait(&mut self, cancel: &Cancel) -> Result<()> {
+        let until = self.asked.unwrap_or_else(Instant::now) + END_MAX;
+        while self.ended()?.is_none() {
             if Instant::now() > until {
-                let took_s = self.asked.map_or(0.0, |asked| asked.elapsed().as_secs_f64());
                 // It is killed when it is dropped: what it left is somebody else's work now.
-                return Ok(Ended { code: None, took_s });
+                self.note_end(None);
+                return Ok(());
             }
             cancel.sleep(Duration::from_millis(20))?;
         }
+        Ok(())
     }
 
     /// A member that nobody asked to end is an error of the subject.
     pub(super) fn check(&mut self) -> Result<()> {
         match self.ended()? {
             None => Ok(()),
-            Some(ended) => Err(LabError::new(
+            Some(code) => Err(LabError::new(
                 LabErrorKind::Subject,
                 format!(
-                    "a member ended by itself (exit {:?}); its last lines:\n{}",
-                    ended.code,
+                    "a member ended by itself (exit {code:?}); its last lines:\n{}",
                     self.process.log_tail()
                 ),
             )),
         }
-    }
-
-    /// The last lines of its log.
-    pub(super) fn log(&self) -> String {
-        self.process.log_tail()
     }
 }
 
@@ -142,40 +175,44 @@ pub(super) struct Group<'a> {
     ledger: Ledger,
     /// Asks the ledger's database.
     pub(super) watch: Watch<'a>,
-    /// The producer's log and the members' files; removed with this.
+    history: History,
+    /// The members' files; removed with this.
     folder: PathBuf,
     started: Cell<u32>,
-    messages: u64,
     name: String,
 }
 
-/// The producer's log in a group's folder.
-const SENT_FILE: &str = "sent.jsonl";
-
 impl<'a> Group<'a> {
-    /// Fills a topic and makes a ledger.
+    /// Fills a topic, makes a ledger and begins the row's history and producer's log.
     pub(super) fn open(
         around: &'a Around<'a>,
         runtime: &'a Runtime,
         broker: &Broker,
         admin: &str,
-        subject: Subject,
+        key: RowKey,
         messages: u64,
     ) -> Result<Self> {
-        let once = uuid::Uuid::new_v4().simple().to_string();
-        let name = format!("hs_lab_faults_{}", &once[..12]);
+        let name = format!("{LAB}faults_{}", names::token());
         let topic = broker.create_topic(&name, PARTITIONS)?;
         let ledger = Ledger::create(&Place::Postgres(admin.to_owned()), &name, ACCOUNTS)?;
         let folder = around.folder.join(&name);
         make(&folder)?;
-        let mut log = SentLog::create(&folder.join(SENT_FILE))?;
+        let stem = around.folder.join(key.file_stem());
+        let history = History::create(&stem.with_extension("jsonl"))?;
+        history.note(begun(key, around.seed, messages));
+        let mut log = SentLog::create(&stem.with_extension("sent.jsonl"))?;
         topic.fill(
             &Plan { seed: around.seed, messages, accounts: ACCOUNTS, resends: 0 },
             &mut log,
             around.cancel,
         )?;
         log.finish()?;
-        let watch = Watch::new(runtime, around.cancel, admin, &name);
+        let mut watch = Watch::new(runtime, around.cancel, admin, &name);
+        watch.tell(&history);
+        let subject = match key {
+            RowKey::Outage(_, subject) | RowKey::Partition(_, subject) => subject,
+            RowKey::Commit(_) => return Err(LabError::usage("cuts of the COMMIT exchange have no group")),
+        };
         Ok(Self {
             around,
             subject,
@@ -183,9 +220,9 @@ impl<'a> Group<'a> {
             topic,
             ledger,
             watch,
+            history,
             folder,
             started: Cell::new(0),
-            messages,
             name,
         })
     }
@@ -206,16 +243,22 @@ impl<'a> Group<'a> {
         &self.topic.name
     }
 
-    /// Messages in the topic.
-    pub(super) fn messages(&self) -> i64 {
-        i64::try_from(self.messages).unwrap_or(i64::MAX)
+    /// Notes what was seen.
+    pub(super) fn note(&self, event: Event) {
+        self.history.note(event);
+    }
+
+    /// Notes that a stretch of the row begins.
+    pub(super) fn begin(&self, phase: Phase) {
+        self.note(Event::Fault(Seen::Phase { phase }));
     }
 
     /// Starts a member that goes to these brokers and this database.
     pub(super) fn start(&self, brokers: &str, url: &str, work_ms: u64) -> Result<Member> {
         // Each member has a folder of its own: they may go to different brokers by files of the same name.
-        let folder = self.folder.join(format!("member-{}", self.started.get()));
-        self.started.set(self.started.get() + 1);
+        let number = self.started.get();
+        let folder = self.folder.join(format!("member-{number}"));
+        self.started.set(number + 1);
         make(&folder)?;
         let setup = Setup {
             subject: self.subject,
@@ -248,16 +291,17 @@ impl<'a> Group<'a> {
             };
         // What it says of itself is evidence that no verdict here needs.
         let process = Process::start(&mut command, line.as_deref(), |_| {})?;
-        Ok(Member { process, asked: None })
+        self.note(Event::Started { child: number, pid: process.pid() });
+        Ok(Member { process, number, history: self.history.clone(), asked: None, ended: None })
     }
 
     /// What the group committed, summed up a partition; partitions without a commit are missing.
-    pub(super) fn committed(&mut self) -> Result<std::collections::BTreeMap<i32, i64>> {
+    pub(super) fn committed(&mut self) -> Result<BTreeMap<i32, i64>> {
         self.topic.committed()
     }
 
     /// The end of each partition.
-    pub(super) fn ends(&mut self) -> Result<std::collections::BTreeMap<i32, i64>> {
+    pub(super) fn ends(&mut self) -> Result<BTreeMap<i32, i64>> {
         self.topic.ends()
     }
 
@@ -267,8 +311,8 @@ impl<'a> Group<'a> {
         self.ledger.reconnect(admin)
     }
 
-    /// Waits until everything is handled and settled; false when it is not in time.
-    pub(super) fn drain(&mut self, members: &mut [Member]) -> Result<bool> {
+    /// Waits until everything is handled and settled, and notes that it is, or until its time is over.
+    pub(super) fn drain(&mut self, members: &mut [Member]) -> Result<()> {
         let until = Instant::now() + DRAIN_MAX;
         loop {
             for member in members.iter_mut() {
@@ -277,25 +321,28 @@ impl<'a> Group<'a> {
             // A broker that has just come back may need a moment.
             let drained = self.topic.ends().and_then(|ends| self.topic.is_drained(&ends));
             if drained.is_ok_and(|drained| drained) {
-                return Ok(true);
+                self.note(Event::Drained);
+                return Ok(());
             }
             if Instant::now() > until {
-                return Ok(false);
+                return Ok(());
             }
-            self.around.cancel.sleep(ASK_EVERY)?;
+            self.watch.linger(ASK_EVERY)?;
         }
     }
 
-    /// What came of every message, from the producer's log and the database.
-    pub(super) fn judge(&mut self) -> Result<Verdict> {
-        let sent = workload::read_sent(&self.folder.join(SENT_FILE))?;
-        Ok(checker::judge(&sent, &self.ledger.end_state()?))
+    /// Notes what the database holds: the end of the history.
+    pub(super) fn finish(mut self) -> Result<()> {
+        self.history.note_repeated(&self.ledger.repeated_ms()?);
+        let end = self.ledger.end_state()?;
+        self.note(Event::End(end));
+        self.history.finish()
     }
 }
 
 impl Drop for Group<'_> {
     fn drop(&mut self) {
-        // The run's folder is the caller's; what is left in it harms nobody.
+        // Histories stay; what is left of members' files harms nobody.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -304,16 +351,22 @@ fn make(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|error| LabError::file("make", folder, error))
 }
 
-/// One line about a verdict that is not clean.
-pub(super) fn violation(verdict: &Verdict) -> String {
-    format!(
-        "{} doubled {:?}, {} lost {:?}, {} never sent, {} dead letters, accounts that do not add up: {:?}",
-        verdict.doubled,
-        verdict.doubled_ids,
-        verdict.lost,
-        verdict.lost_ids,
-        verdict.unsent,
-        verdict.dead_lettered,
-        verdict.accounts_off
-    )
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_was_asked_to_end_and_did_not_was_killed() {
+        let at = |at_ms, event| Entry { at_ms, event };
+        let asked = |at_ms, child| at(at_ms, Event::Fault(Seen::Asked { child }));
+        let entries = [
+            asked(100, 1),
+            asked(200, 0),
+            at(1600, Event::Ended { child: 1, code: Some(0) }),
+            asked(2000, 2),
+            at(2500, Event::Ended { child: 2, code: Some(7) }),
+        ];
+        let ends: Vec<(Option<i32>, f64)> = ends(&entries).iter().map(|end| (end.code, end.took_s)).collect();
+        assert_eq!(ends, [(Some(0), 1.5), (None, 0.0), (Some(7), 0.5)]);
+    }
 }

@@ -1,35 +1,44 @@
 //! `lab faults`: connections and servers fail, processes do not.
 //!
+//! ```text
+//!  settings ─► rows ─► histories, producers' logs ─► outcome ─► kept | violated | inconclusive
+//!                        (proxies, servers of the run's own)
+//! ```
+//!
 //! | module | owns |
 //! |---|---|
 //! | `commit` | connections cut at every byte of the COMMIT exchange |
 //! | `outage` | a server goes away and comes back |
 //! | `partition` | a member is cut off from the broker, a broker's leader is killed |
+//! | `settings` | what is asked for, and the rows that it makes |
+//! | `record` | what histories of these commands hold beside what all hold |
+//! | `outcome` | what a folder proves, recomputed from its files; also `lab verify` |
+//! | `report` | what a row came to |
+//! | `lanes` | rows side by side, each lane with servers of its own |
 //! | `fault` | the servers of an outage, and what is done to them |
 //! | `group` | members of a consumer group over a backlog |
 //! | `watch` | how far their effects are |
 //! | `through` | connections led through proxies |
 //! | `servers` | servers of a run's own, which it may stop |
-//! | `report` | what a row came to |
 
 pub mod commit;
-#[cfg(feature = "kafka")]
 mod fault;
-#[cfg(feature = "kafka")]
 mod group;
-#[cfg(feature = "kafka")]
+mod lanes;
 pub mod outage;
-#[cfg(feature = "kafka")]
+mod outcome;
 pub mod partition;
+#[cfg(test)]
+pub(crate) mod planted;
+pub mod record;
 pub mod report;
-#[cfg(feature = "kafka")]
 mod servers;
-mod through;
-#[cfg(feature = "kafka")]
+mod settings;
+pub(crate) mod through;
 mod watch;
 
-#[cfg(feature = "kafka")]
 pub use fault::Fault;
-#[cfg(feature = "kafka")]
 pub use group::{Around, Ended};
+pub use outcome::{Measured, Outcome, Told, recompute};
+pub use settings::{Command, RowKey, Settings};
 pub use through::Through;

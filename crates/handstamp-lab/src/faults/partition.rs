@@ -11,15 +11,21 @@
 //! The control is the same with database-then-offset and no inbox as the victim and the others: it must double.
 
 use super::fault::Scene;
-use super::group::{Around, Group, Member, PARTITIONS, runtime, violation};
-use super::report::{Row, Standing};
+use super::group::{Around, Group, Member, PARTITIONS};
+use super::lanes::{Lane, deal, work_off};
+use super::outcome::{self, Outcome};
+use super::record::{self, Phase, Seen};
+use super::report::{Row, Standing, violation};
+use super::settings::{Command, RowKey, Settings};
 use super::through::Through;
-use crate::checker::Verdict;
+use crate::checker::{self, Verdict};
 use crate::error::{LabError, LabErrorKind, Result};
+use crate::history::{self, Entry, Event};
 use crate::proxy::{Accept, Ending, Flow, Rules, Way, WayRules};
 use crate::subjects::Subject;
+use crate::workload::Credit;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -42,7 +48,7 @@ const MEMBERS: u64 = 3;
 const METADATA_MAX: Duration = Duration::from_secs(20);
 
 /// What is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
     /// Nothing gets through.
@@ -68,6 +74,11 @@ impl Split {
             Self::DownOnly => "broker cut off, answers lost",
             Self::LeaderKilled => "three brokers, leader killed",
         }
+    }
+
+    /// Whether it needs three brokers.
+    pub(super) fn needs_three(self) -> bool {
+        self == Self::LeaderKilled
     }
 
     fn rules(self) -> Rules {
@@ -102,6 +113,28 @@ pub struct PartitionRow {
 }
 
 impl PartitionRow {
+    /// Out of a complete history.
+    pub(super) fn of(
+        split: Split,
+        subject: Subject,
+        rounds: u32,
+        entries: &[Entry],
+        sent: &[Credit],
+    ) -> Self {
+        let taken = |seen: &Seen| u32::from(*seen == Seen::Round { taken_over: true });
+        let (database, broker, _) = record::passed(entries);
+        Self {
+            split,
+            subject,
+            rounds,
+            taken_over: record::seen(entries).map(|(_, seen)| taken(seen)).sum(),
+            broker,
+            database,
+            drained: record::drained(entries),
+            verdict: checker::judge(sent, &history::end_state(entries).cloned().unwrap_or_default()),
+        }
+    }
+
     fn standing(&self) -> Standing {
         let around = if self.broker.bytes_down == 0 || self.database.bytes_down == 0 {
             Some("the subjects went around a proxy".to_owned())
@@ -111,7 +144,8 @@ impl PartitionRow {
             None
         };
         if !self.subject.promises() {
-            let broken = self.verdict.lost > 0 || self.verdict.unsent > 0;
+            let Verdict { lost, unsent, accounts_off, .. } = &self.verdict;
+            let broken = *lost > 0 || *unsent > 0 || !accounts_off.is_empty();
             let why = if broken {
                 Some(format!("the control itself is broken: {}", violation(&self.verdict)))
             } else if self.verdict.doubled == 0 {
@@ -128,17 +162,16 @@ impl PartitionRow {
         if !self.drained {
             return Standing::Violated("messages did not flow again by themselves".to_owned());
         }
-        let missed = self.rounds - self.taken_over;
-        let alone = (missed > 0).then(|| format!("in {missed} of {} rounds nobody took over", self.rounds));
+        let missed = self.rounds.saturating_sub(self.taken_over);
+        let alone = (missed > 0 || self.rounds == 0)
+            .then(|| format!("in {missed} of {} rounds nobody took over", self.rounds));
         around.or(alone).map_or(Standing::Held, Standing::Inconclusive)
     }
 
     /// Its row of the table.
-    #[must_use]
-    pub fn row(&self) -> Row {
-        let control = if self.subject.promises() { "" } else { " (control)" };
+    pub(super) fn row(&self, key: RowKey) -> Row {
         Row {
-            name: format!("{}: {}{control}", self.split.describe(), self.subject),
+            name: key.name(),
             cells: vec![
                 ("doubled", self.verdict.doubled.to_string()),
                 ("lost", self.verdict.lost.to_string()),
@@ -153,48 +186,33 @@ impl PartitionRow {
     }
 }
 
-fn refused(split: Split, reason: &str) -> Row {
-    let standing = Standing::Refused(reason.to_owned());
-    Row { name: split.describe().to_owned(), cells: vec![], standing }
-}
-
-/// Runs every split for ours and the first one for the control too.
+/// Runs every split for ours and the first one for the control too, and says what that proves.
 ///
 /// # Errors
-/// A server does not start or answer, a member ends by itself, `Cancelled`.
+/// `Usage` when the folder holds a run; a server does not start or answer, a member ends by itself,
+/// `Cancelled`.
 pub fn run(
     around: &Around<'_>,
     splits: &[Split],
     subject: Subject,
     rounds: u32,
-) -> Result<Vec<std::result::Result<PartitionRow, Row>>> {
-    let runtime = runtime()?;
-    let mut rows = Vec::new();
-    for three in [false, true] {
-        let own = splits.iter().copied().filter(|split| (*split == Split::LeaderKilled) == three);
-        let own: Vec<Split> = own.collect();
-        if own.is_empty() {
-            continue;
-        }
-        (around.progress)("starting servers of this run's own");
-        let kafka = if three { "kafka3" } else { "kafka" };
-        let scene = match Scene::open(around, &runtime, kafka, "postgres")? {
-            Ok(scene) => scene,
-            Err(reason) => {
-                rows.extend(own.iter().map(|split| Err(refused(*split, &reason))));
-                continue;
-            }
-        };
-        let mut jobs: Vec<(Split, Subject)> = own.iter().map(|split| (*split, subject)).collect();
-        if !three {
-            jobs.push((own[0], Subject::B));
-        }
-        for (split, subject) in jobs {
-            (around.progress)(&format!("{}: {subject}", split.describe()));
-            rows.push(Ok(one(around, &scene, split, subject, rounds)?));
-        }
-    }
-    Ok(rows)
+    side_by_side: usize,
+) -> Result<Outcome> {
+    let command = Command::Partition { subject, splits: splits.to_vec(), rounds };
+    let settings = Settings { seed: around.seed, side_by_side, command };
+    settings.save(around.folder)?;
+    work_off(around, lanes(&settings), side_by_side, &|around, scene, key| one(around, scene, key, rounds))?;
+    outcome::recompute(around.folder)
+}
+
+/// Three brokers are started for their own rows alone.
+fn lanes(settings: &Settings) -> Vec<Lane> {
+    let needs_three = |key: &RowKey| matches!(key, RowKey::Partition(split, _) if split.needs_three());
+    let (three, alone): (Vec<RowKey>, Vec<RowKey>) = settings.rows().into_iter().partition(needs_three);
+    let rest = if three.is_empty() { settings.side_by_side } else { settings.side_by_side.saturating_sub(1) };
+    let mut lanes = deal("kafka3", "postgres", &three, 1);
+    lanes.extend(deal("kafka", "postgres", &alone, rest));
+    lanes
 }
 
 /// Enough that the group is not done before the last round is.
@@ -203,17 +221,14 @@ fn messages(rounds: u32) -> u64 {
     u64::try_from(all.as_millis()).unwrap_or(u64::MAX) * MEMBERS / WORK_MS
 }
 
-fn one(
-    around: &Around<'_>,
-    scene: &Scene<'_>,
-    split: Split,
-    subject: Subject,
-    rounds: u32,
-) -> Result<PartitionRow> {
-    let mut group = scene.group(subject, messages(rounds))?.with_session_timeout(SESSION_MS);
+fn one(around: &Around<'_>, scene: &mut Scene<'_>, key: RowKey, rounds: u32) -> Result<()> {
+    let RowKey::Partition(split, subject) = key else {
+        return Err(LabError::usage("no row of a partition"));
+    };
+    let mut group = scene.group(key, messages(rounds))?.with_session_timeout(SESSION_MS);
     let (database, proxied, direct) = (scene.database_url(), scene.bootstrap(), scene.direct());
-    let seen_before = scene.through();
-    let others = if split == Split::LeaderKilled { &proxied } else { &direct };
+    group.note(scene.passed(key));
+    let others = if split.needs_three() { &proxied } else { &direct };
     let mut members = vec![group.start(&proxied, &database, WORK_MS)?];
     for _ in 1..MEMBERS {
         members.push(group.start(others, &database, WORK_MS)?);
@@ -221,48 +236,40 @@ fn one(
     if !group.watch.wait_for_more(50, FIRST_MAX)? {
         members.iter_mut().try_for_each(Member::check)?;
     }
-    let mut taken_over = 0;
     for round in 0..rounds {
         // All partitions are handed out by then.
-        around.cancel.sleep(HEALED)?;
-        let took = if split == Split::LeaderKilled {
-            leader_dies(around, scene, &mut group)?
+        group.watch.linger(HEALED)?;
+        group.begin(Phase::Fault);
+        let taken_over = if split.needs_three() {
+            leader_dies(scene, &mut group)?
         } else {
             // A control needs nobody to take over everything: that something doubles says enough.
             let at_most = if subject.promises() { CUT_MAX } else { CUT };
-            cut_off(around, scene, split, round, at_most, &mut group)?
+            cut_off(scene, split, round, at_most, &mut group)?
         };
-        taken_over += u32::from(took);
+        group.begin(Phase::Returned);
+        group.note(Event::Fault(Seen::Round { taken_over }));
         members.iter_mut().try_for_each(Member::check)?;
     }
-    around.cancel.sleep(HEALED)?;
+    group.watch.linger(HEALED)?;
+    group.begin(Phase::Rest);
     let mut last = vec![group.start(&direct, &database, 0)?, group.start(&direct, &database, 0)?];
     for mut member in members {
         member.ask_to_end()?;
         member.wait(around.cancel)?;
     }
-    let drained = group.drain(&mut last)?;
+    group.drain(&mut last)?;
     // A member without a handler for it dies of SIGTERM; everything is settled by then.
     for member in &mut last {
         member.ask_to_end()?;
         member.wait(around.cancel)?;
     }
-    let seen = scene.through();
-    Ok(PartitionRow {
-        split,
-        subject,
-        rounds,
-        taken_over,
-        database: seen.0.since(seen_before.0),
-        broker: seen.1.since(seen_before.1),
-        drained,
-        verdict: group.judge()?,
-    })
+    group.note(scene.passed(key));
+    group.finish()
 }
 
 /// Cuts the victim off, and says whether the others had every partition meanwhile.
 fn cut_off(
-    around: &Around<'_>,
     scene: &Scene<'_>,
     split: Split,
     round: u32,
@@ -272,9 +279,9 @@ fn cut_off(
     let begun = Instant::now();
     scene.brokers(|proxy| proxy.set(split.rules()));
     // Before the session is over nobody may take over.
-    around.cancel.sleep(Duration::from_millis(SESSION_MS / 2))?;
+    group.watch.linger(Duration::from_millis(SESSION_MS / 2))?;
     let first = group.committed()?;
-    around.cancel.sleep(CUT.saturating_sub(begun.elapsed()))?;
+    group.watch.linger(CUT.saturating_sub(begun.elapsed()))?;
     let ends = group.ends()?;
     let took = loop {
         if went_on(&first, &group.committed()?, &ends) {
@@ -283,7 +290,7 @@ fn cut_off(
         if begun.elapsed() >= at_most {
             break false;
         }
-        around.cancel.sleep(ASK_EVERY)?;
+        group.watch.linger(ASK_EVERY)?;
     };
     scene.brokers(|proxy| {
         proxy.set(Rules::NONE);
@@ -296,10 +303,10 @@ fn cut_off(
 }
 
 /// Kills the leader of a partition, waits for new effects, and starts it again.
-fn leader_dies(around: &Around<'_>, scene: &Scene<'_>, group: &mut Group<'_>) -> Result<bool> {
+fn leader_dies(scene: &Scene<'_>, group: &mut Group<'_>) -> Result<bool> {
     let leader = leader(&scene.direct(), group.topic())?;
     scene.kill_broker(leader)?;
-    around.cancel.sleep(Duration::from_millis(SESSION_MS))?;
+    group.watch.linger(Duration::from_millis(SESSION_MS))?;
     let dead_since = group.watch.effects()?;
     let took = group.watch.wait_for_more(dead_since + 50, FIRST_MAX)?;
     scene.start_broker(leader)?;
@@ -359,12 +366,39 @@ mod tests {
         assert_eq!(row.standing(), Standing::Held);
         let inconclusive = |row: PartitionRow| matches!(row.standing(), Standing::Inconclusive(_));
         assert!(inconclusive(PartitionRow { taken_over: 1, ..row.clone() }));
-        assert!(inconclusive(PartitionRow { broker: Through::default(), ..row.clone() }));
+        assert!(inconclusive(PartitionRow { rounds: 0, taken_over: 0, ..row.clone() }));
+        // Nothing through a proxy, or nothing cut.
+        for (broker, database) in [
+            (Through::default(), through),
+            (through, Through::default()),
+            (Through { bytes_down: 0, ..through }, through),
+            (Through { connections_lost: 0, ..through }, through),
+        ] {
+            assert!(inconclusive(PartitionRow { broker, database, ..row.clone() }));
+        }
         let doubled = Verdict { doubled: 1, ..Verdict::default() };
         let violated = PartitionRow { verdict: doubled.clone(), ..row.clone() };
         assert!(matches!(violated.standing(), Standing::Violated(_)));
+        assert!(matches!(PartitionRow { drained: false, ..row.clone() }.standing(), Standing::Violated(_)));
         let control = PartitionRow { subject: Subject::B, taken_over: 0, ..row };
         assert!(inconclusive(control.clone()));
-        assert_eq!(PartitionRow { verdict: doubled, ..control }.standing(), Standing::Control);
+        let lost = Verdict { lost: 1, ..doubled.clone() };
+        assert!(inconclusive(PartitionRow { verdict: lost, ..control.clone() }));
+        let control = PartitionRow { verdict: doubled, ..control };
+        assert_eq!(control.standing(), Standing::Control);
+        assert!(inconclusive(PartitionRow { broker: Through::default(), ..control }));
+    }
+
+    #[test]
+    fn three_brokers_are_started_for_their_own_row_and_the_control_is_one_more() {
+        for side_by_side in 1..6 {
+            let command =
+                Command::Partition { subject: Subject::Handstamp, splits: Split::ALL.to_vec(), rounds: 1 };
+            let lanes = lanes(&Settings { seed: 1, side_by_side, command });
+            let rows: usize = lanes.iter().map(|lane| lane.rows.len()).sum();
+            assert!(rows == Split::ALL.len() + 1 && lanes.len() == side_by_side.max(2), "{lanes:?}");
+            let three: Vec<&Lane> = lanes.iter().filter(|lane| lane.kafka == "kafka3").collect();
+            assert!(three.len() == 1 && three[0].rows.len() == 1, "{lanes:?}");
+        }
     }
 }

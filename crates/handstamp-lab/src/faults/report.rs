@@ -1,5 +1,7 @@
 //! What a row of `lab faults` came to, the same for all of its commands.
 
+use crate::checker::Verdict;
+use crate::kill::Conclusion;
 use serde::Serialize;
 
 /// Where a row stands.
@@ -30,28 +32,59 @@ pub struct Row {
     pub standing: Standing,
 }
 
-/// What all rows come to together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Every row held.
-    Held,
-    /// A row was violated: exit code 5.
-    Violated,
-    /// No row was violated, and one proves nothing or could not be run: exit code 6.
-    Inconclusive,
+impl Standing {
+    /// The words of the table.
+    #[must_use]
+    pub fn words(&self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Control => "did harm, as it must",
+            Self::Violated(_) => "VIOLATED",
+            Self::Inconclusive(_) => "inconclusive",
+            Self::Refused(_) => "refused",
+        }
+    }
 }
 
-/// Sums the rows up.
+impl Row {
+    /// Why it did not hold, with its name.
+    fn because(&self) -> Option<String> {
+        let name = &self.name;
+        match &self.standing {
+            Standing::Held | Standing::Control => None,
+            Standing::Refused(why) => Some(format!("{name}: refused: {why}")),
+            Standing::Violated(why) | Standing::Inconclusive(why) => Some(format!("{name}: {why}")),
+        }
+    }
+}
+
+/// What all rows prove together (pure). A broken promise outweighs everything.
 #[must_use]
-pub fn outcome(rows: &[Row]) -> Outcome {
-    if rows.iter().any(|row| matches!(row.standing, Standing::Violated(_))) {
-        return Outcome::Violated;
+pub fn conclude(rows: &[&Row]) -> Conclusion {
+    let violated = rows.iter().filter(|row| matches!(row.standing, Standing::Violated(_)));
+    let violated: Vec<String> = violated.filter_map(|row| row.because()).collect();
+    if !violated.is_empty() {
+        return Conclusion::Violated(violated);
     }
-    let proven = |row: &Row| matches!(row.standing, Standing::Held | Standing::Control);
-    if rows.is_empty() || !rows.iter().all(proven) {
-        return Outcome::Inconclusive;
+    if rows.is_empty() {
+        return Conclusion::Inconclusive(vec!["nothing was run".to_owned()]);
     }
-    Outcome::Held
+    let doubts: Vec<String> = rows.iter().filter_map(|row| row.because()).collect();
+    if doubts.is_empty() { Conclusion::Kept } else { Conclusion::Inconclusive(doubts) }
+}
+
+/// One line about a verdict that is not clean.
+pub(super) fn violation(verdict: &Verdict) -> String {
+    format!(
+        "{} doubled {:?}, {} lost {:?}, {} never sent, {} dead letters, accounts that do not add up: {:?}",
+        verdict.doubled,
+        verdict.doubled_ids,
+        verdict.lost,
+        verdict.lost_ids,
+        verdict.unsent,
+        verdict.dead_lettered,
+        verdict.accounts_off
+    )
 }
 
 #[cfg(test)]
@@ -61,13 +94,18 @@ mod tests {
     #[test]
     fn a_violation_outweighs_a_row_that_proves_nothing_and_no_row_proves_nothing() {
         let row = |standing| Row { name: "row".to_owned(), cells: vec![], standing };
-        let inconclusive = || row(Standing::Inconclusive("few".to_owned()));
-        let refused = || row(Standing::Refused("no listener".to_owned()));
-        let violated = || row(Standing::Violated("1 doubled".to_owned()));
-        assert_eq!(outcome(&[row(Standing::Held), row(Standing::Control)]), Outcome::Held);
-        assert_eq!(outcome(&[row(Standing::Held), inconclusive()]), Outcome::Inconclusive);
-        assert_eq!(outcome(&[row(Standing::Held), refused()]), Outcome::Inconclusive);
-        assert_eq!(outcome(&[inconclusive(), violated()]), Outcome::Violated);
-        assert_eq!(outcome(&[]), Outcome::Inconclusive);
+        let (held, control) = (row(Standing::Held), row(Standing::Control));
+        let inconclusive = row(Standing::Inconclusive("few".to_owned()));
+        let refused = row(Standing::Refused("no listener".to_owned()));
+        let violated = row(Standing::Violated("1 doubled".to_owned()));
+        assert_eq!(conclude(&[&held, &control]), Conclusion::Kept);
+        let because = |why: &str| Conclusion::Inconclusive(vec![why.to_owned()]);
+        assert_eq!(conclude(&[&held, &inconclusive]), because("row: few"));
+        assert_eq!(conclude(&[&held, &refused]), because("row: refused: no listener"));
+        assert_eq!(
+            conclude(&[&inconclusive, &violated]),
+            Conclusion::Violated(vec!["row: 1 doubled".to_owned()])
+        );
+        assert!(matches!(conclude(&[]), Conclusion::Inconclusive(_)));
     }
 }

@@ -2,13 +2,13 @@
 
 use crate::error::{LabError, LabErrorKind, Result};
 use crate::proxy::{Proxy, ProxyOptions, Totals};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
 /// What went through a row's proxies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Through {
     /// Bytes to the server.
     pub bytes_up: u64,
@@ -31,11 +31,11 @@ impl Through {
     /// What has gone through since an earlier look.
     pub(super) fn since(self, earlier: Self) -> Self {
         Self {
-            bytes_up: self.bytes_up - earlier.bytes_up,
-            bytes_down: self.bytes_down - earlier.bytes_down,
-            bytes_dropped: self.bytes_dropped - earlier.bytes_dropped,
-            connections_cut: self.connections_cut - earlier.connections_cut,
-            connections_lost: self.connections_lost - earlier.connections_lost,
+            bytes_up: self.bytes_up.saturating_sub(earlier.bytes_up),
+            bytes_down: self.bytes_down.saturating_sub(earlier.bytes_down),
+            bytes_dropped: self.bytes_dropped.saturating_sub(earlier.bytes_dropped),
+            connections_cut: self.connections_cut.saturating_sub(earlier.connections_cut),
+            connections_lost: self.connections_lost.saturating_sub(earlier.connections_lost),
         }
     }
 
@@ -122,20 +122,17 @@ impl PostgresUrl {
 }
 
 /// Proxies before the brokers of a cluster, where their PROXIED listeners send clients to.
-#[cfg(feature = "kafka")]
 #[derive(Debug)]
-pub(super) struct BrokerProxies {
+pub(crate) struct BrokerProxies {
     /// One for each broker, in the order given.
-    pub(super) proxies: Vec<Proxy>,
+    pub(crate) proxies: Vec<Proxy>,
     /// What clients that shall go through them connect to.
-    pub(super) bootstrap: String,
+    pub(crate) bootstrap: String,
 }
 
 /// Longest wait for the brokers to say where clients go.
-#[cfg(feature = "kafka")]
 const METADATA_MAX: Duration = Duration::from_secs(20);
 
-#[cfg(feature = "kafka")]
 impl BrokerProxies {
     /// Starts them; the inner error is why these brokers cannot be proxied.
     ///
@@ -145,6 +142,19 @@ impl BrokerProxies {
         runtime: &Runtime,
         pairs: &str,
         seed: u64,
+    ) -> Result<std::result::Result<Self, String>> {
+        Self::start_as(runtime, pairs, seed, &[])
+    }
+
+    /// The same before brokers that ask for more of a client: its options, as librdkafka names them.
+    ///
+    /// # Errors
+    /// `Usage` when the pairs are no pairs.
+    pub(crate) fn start_as(
+        runtime: &Runtime,
+        pairs: &str,
+        seed: u64,
+        options: &[(String, String)],
     ) -> Result<std::result::Result<Self, String>> {
         let mut proxies = Vec::new();
         let mut told = Vec::new();
@@ -171,14 +181,17 @@ impl BrokerProxies {
         }
         let bootstrap = told.join(",");
         let proxied = Self { proxies, bootstrap };
-        Ok(proxied.check(&told).map(|()| proxied))
+        Ok(proxied.check(&told, options).map(|()| proxied))
     }
 
     /// Asks the brokers where they send clients to.
-    fn check(&self, told: &[String]) -> std::result::Result<(), String> {
+    fn check(&self, told: &[String], options: &[(String, String)]) -> std::result::Result<(), String> {
         use rdkafka::consumer::{BaseConsumer, Consumer as _};
         let mut config = rdkafka::ClientConfig::new();
         config.set("bootstrap.servers", &self.bootstrap).set("log_level", "3");
+        for (name, value) in options {
+            config.set(name, value);
+        }
         let client: BaseConsumer = config.create().map_err(|error| error.to_string())?;
         let metadata = client
             .fetch_metadata(Some("handstamp_lab_no_such_topic"), METADATA_MAX)
@@ -198,7 +211,6 @@ impl BrokerProxies {
     }
 }
 
-#[cfg(feature = "kafka")]
 fn bypassed(place: &str) -> String {
     format!(
         "the broker sends its clients to {place}, around the proxy: give it a second listener that advertises a port on which only the proxy listens"
@@ -228,7 +240,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "kafka")]
     #[test]
     fn a_broker_that_would_be_bypassed_is_refused_with_its_reason() {
         let runtime =

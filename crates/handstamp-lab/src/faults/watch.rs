@@ -3,6 +3,7 @@
 
 use crate::cancel::Cancel;
 use crate::error::{LabError, LabErrorKind, Result};
+use crate::history::{Event, History};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -12,6 +13,8 @@ use tokio_postgres::{Client, NoTls};
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// How often a wait asks.
 const ASK_EVERY: Duration = Duration::from_millis(50);
+/// How often effects are noted while time passes.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Asks one database, connecting again whenever it must.
 pub(super) struct Watch<'a> {
@@ -20,13 +23,21 @@ pub(super) struct Watch<'a> {
     url: String,
     count: String,
     client: Option<Client>,
+    /// Where effects are noted.
+    history: Option<History>,
+    noted: Option<i64>,
 }
 
 impl<'a> Watch<'a> {
     /// Watches the ledger of a schema.
     pub(super) fn new(runtime: &'a Runtime, cancel: &'a Cancel, url: &str, schema: &str) -> Self {
         let count = format!("SELECT count(*) FROM {schema}.ledger");
-        Self { runtime, cancel, url: url.to_owned(), count, client: None }
+        Self { runtime, cancel, url: url.to_owned(), count, client: None, history: None, noted: None }
+    }
+
+    /// From now on the effects are noted in a history.
+    pub(super) fn tell(&mut self, history: &History) {
+        self.history = Some(history.clone());
     }
 
     /// From now on another database is asked.
@@ -40,7 +51,7 @@ impl<'a> Watch<'a> {
     /// # Errors
     /// `Unreachable` when there is no answer in time, `Other` when the database refuses.
     pub(super) fn run(&mut self, sql: &str) -> Result<()> {
-        self.ask(async |client| client.batch_execute(sql).await)
+        self.ask(ANSWER_MAX, async |client| client.batch_execute(sql).await)
     }
 
     /// The number that a query answers.
@@ -48,7 +59,7 @@ impl<'a> Watch<'a> {
     /// # Errors
     /// As [`Watch::run`].
     pub(super) fn number(&mut self, sql: &str) -> Result<i64> {
-        self.ask(async |client| Ok(client.query_one(sql, &[]).await?.get(0)))
+        self.ask(ANSWER_MAX, async |client| Ok(client.query_one(sql, &[]).await?.get(0)))
     }
 
     /// Lines of the ledger.
@@ -56,8 +67,53 @@ impl<'a> Watch<'a> {
     /// # Errors
     /// As [`Watch::run`].
     pub(super) fn effects(&mut self) -> Result<i64> {
+        let effects = self.count(ANSWER_MAX)?;
+        if self.noted != Some(effects) {
+            self.note(effects);
+        }
+        Ok(effects)
+    }
+
+    /// The same, noted also when nothing came: the edge of a window.
+    ///
+    /// # Errors
+    /// As [`Watch::run`].
+    pub(super) fn edge(&mut self) -> Result<i64> {
+        let effects = self.count(ANSWER_MAX)?;
+        self.note(effects);
+        Ok(effects)
+    }
+
+    fn count(&mut self, within: Duration) -> Result<i64> {
         let sql = self.count.clone();
-        self.number(&sql)
+        self.ask(within, async |client| Ok(client.query_one(&sql, &[]).await?.get(0)))
+    }
+
+    fn note(&mut self, effects: i64) {
+        self.noted = Some(effects);
+        if let Some(history) = &self.history {
+            history.note(Event::Progress { effects: u64::try_from(effects).unwrap_or(0) });
+        }
+    }
+
+    /// Lets time pass and notes how far the effects are; a database that does not answer is not noted.
+    ///
+    /// # Errors
+    /// `Cancelled`.
+    pub(super) fn linger(&mut self, time: Duration) -> Result<()> {
+        let until = Instant::now() + time;
+        loop {
+            self.cancel.check()?;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            if let Ok(effects) = self.count(left.min(ANSWER_MAX)) {
+                self.note(effects);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            self.cancel.sleep(left.min(LOOK_EVERY))?;
+        }
     }
 
     /// Waits until there are more effects than so many; false when there are not after `within`.
@@ -77,27 +133,25 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Effects a second over a window that begins now.
+    /// Notes the effects of a window that begins now, those of both its edges in any case.
     ///
     /// # Errors
     /// `Cancelled`, or no answer at either end.
-    pub(super) fn rate(&mut self, window: Duration) -> Result<f64> {
-        let (begun, first) = (Instant::now(), self.effects()?);
-        self.cancel.sleep(window)?;
-        let last = self.effects()?;
-        #[allow(clippy::cast_precision_loss, reason = "a rate for reading")]
-        let effects = (last - first) as f64;
-        Ok(effects / begun.elapsed().as_secs_f64())
+    pub(super) fn window(&mut self, window: Duration) -> Result<()> {
+        self.edge()?;
+        self.linger(window)?;
+        self.edge().map(drop)
     }
 
     fn ask<T>(
         &mut self,
+        within: Duration,
         question: impl AsyncFnOnce(&Client) -> std::result::Result<T, tokio_postgres::Error>,
     ) -> Result<T> {
         let away = |why: &str| LabError::new(LabErrorKind::Unreachable, format!("the lab's database {why}"));
         let (url, client) = (&self.url, self.client.take());
         let answer = self.runtime.block_on(async {
-            timeout(ANSWER_MAX, async {
+            timeout(within, async {
                 let client = match client.filter(|client| !client.is_closed()) {
                     Some(client) => client,
                     None => {

@@ -1,10 +1,12 @@
 //! What a proxy does to the bytes of a connection: data, changed while it runs, in one direction or both.
 
+use serde::{Deserialize, Serialize};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// A direction, seen from the client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Way {
     /// From the client to the server.
     Up,
@@ -24,7 +26,8 @@ impl Way {
 }
 
 /// How a cut connection ends, on both of its sides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Ending {
     /// An orderly end of the stream: the receiver reads every byte that was forwarded, then the end.
     Close,

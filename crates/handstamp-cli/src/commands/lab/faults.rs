@@ -39,6 +39,9 @@ struct Common {
     /// Decides messages, positions and their order.
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     seed: u64,
+    /// A new folder for histories, logs and the report.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -61,6 +64,20 @@ struct ServersArgs {
     /// start their own and touch no other.
     #[arg(long, default_value = "scripts/services", value_name = "PATH")]
     services: PathBuf,
+    /// How many rows go on at the same time, each with servers of its own; default: 3, or 1 in the long
+    /// profile, whose rates want the machine for themselves.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
+    side_by_side: Option<u16>,
+}
+
+impl FaultsArgs {
+    /// Whether an object is asked for instead of a table.
+    pub(crate) fn wants_json(&self) -> bool {
+        match &self.what {
+            Faults::Commit(args) => args.common.json,
+            Faults::Outage(args) | Faults::Partition(args) => args.common.json,
+        }
+    }
 }
 
 /// Refuses: without both clients nothing can be cut.
@@ -73,32 +90,32 @@ pub(crate) fn faults(_: &FaultsArgs) -> Result<Exit, CliError> {
 }
 
 #[cfg(all(feature = "kafka", feature = "postgres"))]
-pub(crate) use with_servers::faults;
+pub(crate) use with_servers::{faults, print};
 
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 mod with_servers {
     use super::{CommitArgs, Common, Faults, FaultsArgs, ProfileName, ServersArgs};
-    use crate::commands::lab::{cancel_on_signal, failed, ground::launch, scratch::Scratch};
+    use crate::commands::lab::{cancel_on_signal, failed, folder, ground::launch};
     use crate::exit::{CliError, Exit};
     use crate::output::{self, table};
     use crate::redact;
     use handstamp_lab::faults::commit::{self, CommitOptions};
     use handstamp_lab::faults::outage::{self, OutageTimes};
     use handstamp_lab::faults::partition::{self, Split};
-    use handstamp_lab::faults::report::{Outcome, Row, Standing, outcome};
-    use handstamp_lab::faults::{Around, Fault};
+    use handstamp_lab::faults::report::Row;
+    use handstamp_lab::faults::{Around, Fault, Outcome, Settings};
+    use handstamp_lab::kill::Conclusion;
     use handstamp_lab::subjects::Subject;
-    use serde_json::{Value, json};
     use std::cell::Cell;
+    use std::path::{Path, PathBuf};
     use std::time::{Duration, Instant};
 
     /// How often progress is said.
     const SAY_EVERY: Duration = Duration::from_secs(10);
-    /// Cuts of the long profile.
-    const CUTS_LONG: usize = 5_000;
-    const CONTROL_CUTS_LONG: usize = 500;
     /// Rounds of each split.
     const ROUNDS: (u32, u32) = (2, 12);
+    /// Rows at a time.
+    const SIDE_BY_SIDE: (u16, u16) = (3, 1);
 
     /// Runs one of the commands and prints what it came to.
     ///
@@ -107,105 +124,87 @@ mod with_servers {
     pub(crate) fn faults(args: &FaultsArgs) -> Result<Exit, CliError> {
         match &args.what {
             Faults::Commit(args) => cut_commits(args),
-            Faults::Outage(args) => with_servers(args, |around, profile| {
-                let times = if profile == ProfileName::Long { OutageTimes::LONG } else { OutageTimes::QUICK };
-                outage::run(around, &Fault::ALL, Subject::HandstampProgram50, &times).map(|rows| {
-                    rows.into_iter().map(|row| taken_apart(row, outage::OutageRow::row)).collect()
-                })
+            Faults::Outage(args) => with_servers(args, "faults-outage", |around, long, side_by_side| {
+                let times = if long { OutageTimes::LONG } else { OutageTimes::QUICK };
+                outage::run(around, &Fault::ALL, Subject::HandstampProgram50, &times, side_by_side)
             }),
-            Faults::Partition(args) => with_servers(args, |around, profile| {
-                let rounds = if profile == ProfileName::Long { ROUNDS.1 } else { ROUNDS.0 };
-                partition::run(around, &Split::ALL, Subject::HandstampProgram50, rounds).map(|rows| {
-                    rows.into_iter().map(|row| taken_apart(row, partition::PartitionRow::row)).collect()
+            Faults::Partition(args) => {
+                with_servers(args, "faults-partition", |around, long, side_by_side| {
+                    let rounds = if long { ROUNDS.1 } else { ROUNDS.0 };
+                    partition::run(around, &Split::ALL, Subject::HandstampProgram50, rounds, side_by_side)
                 })
-            }),
+            }
         }
     }
 
-    /// A row of the table, and all that is known of it.
-    type Told = (Row, Value);
-
-    fn taken_apart<T: serde::Serialize>(row: Result<T, Row>, line: impl Fn(&T) -> Row) -> Told {
-        match row {
-            Ok(row) => (line(&row), json!(row)),
-            Err(refused) => (refused, Value::Null),
+    fn prepare(common: &Common, command: &str) -> Result<PathBuf, CliError> {
+        let folder = folder::named_or_fresh(common.out.as_ref(), command);
+        if folder.join(Settings::FILE).exists() {
+            return Err(folder::taken(&folder, "name another folder with --out"));
         }
+        let folder = folder::make(&folder)?;
+        output::say(&format!("histories: {}", folder.display()));
+        Ok(folder)
     }
 
     fn cut_commits(args: &CommitArgs) -> Result<Exit, CliError> {
         redact::register_url(&args.database);
         let cancel = cancel_on_signal()?;
-        let folder = Scratch::make("faults", false)?;
-        let mut options = CommitOptions::quick(&args.database, args.common.seed, folder.path());
-        if args.common.profile == ProfileName::Long {
-            (options.cuts, options.control_cuts) = (CUTS_LONG, CONTROL_CUTS_LONG);
-        }
+        let folder = prepare(&args.common, "faults-commit")?;
+        let long = args.common.profile == ProfileName::Long;
+        let (url, seed) = (args.database.as_str(), args.common.seed);
+        let options = if long {
+            CommitOptions::long(url, seed, folder.as_path())
+        } else {
+            CommitOptions::quick(url, seed, folder.as_path())
+        };
         let said = Cell::new(Instant::now());
-        let report = commit::run(&options, &cancel, &|dealt, planned| {
+        let outcome = commit::run(&options, &cancel, &|dealt, planned| {
             if said.get().elapsed() >= SAY_EVERY {
                 said.set(Instant::now());
                 output::say(&format!("{dealt} of {planned} faults"));
             }
         });
-        let report = report.map_err(failed)?;
-        let more = [json!(report.ours), json!(report.control)];
-        print(&args.common, report.rows().into_iter().zip(more).collect())
+        print(&outcome.map_err(failed)?, &folder, args.common.json)
     }
 
     fn with_servers(
         args: &ServersArgs,
-        run: impl FnOnce(&Around<'_>, ProfileName) -> handstamp_lab::Result<Vec<Told>>,
+        command: &str,
+        run: impl FnOnce(&Around<'_>, bool, usize) -> handstamp_lab::Result<Outcome>,
     ) -> Result<Exit, CliError> {
         if !args.services.is_file() {
             return Err(CliError::usage(format!("{}: no such script", args.services.display()))
                 .hint("these commands stop and kill servers of their own: run them in a checkout of the project, or name its scripts/services with --services"));
         }
-        let (cancel, launch, folder) = (cancel_on_signal()?, launch()?, Scratch::make("faults", false)?);
+        let (cancel, launch) = (cancel_on_signal()?, launch()?);
+        let folder = prepare(&args.common, command)?;
+        let long = args.common.profile == ProfileName::Long;
+        let usual = if long { SIDE_BY_SIDE.1 } else { SIDE_BY_SIDE.0 };
         let around = Around {
             launch: &launch,
             services: &args.services,
-            folder: folder.path(),
+            folder: &folder,
             seed: args.common.seed,
             cancel: &cancel,
             progress: &|what| output::say(what),
         };
-        let rows = run(&around, args.common.profile).map_err(failed)?;
-        print(&args.common, rows)
+        let outcome = run(&around, long, usize::from(args.side_by_side.unwrap_or(usual)));
+        print(&outcome.map_err(failed)?, &folder, args.common.json)
     }
 
-    fn print(common: &Common, told: Vec<Told>) -> Result<Exit, CliError> {
-        let (rows, more): (Vec<Row>, Vec<Value>) = told.into_iter().unzip();
-        let outcome = outcome(&rows);
-        if common.json {
-            let rows: Vec<Value> = rows
-                .iter()
-                .zip(more)
-                .map(|(row, more)| {
-                    let mut object = json!(row);
-                    object["measured"] = more;
-                    object
-                })
-                .collect();
-            output::print_json(&json!({ "seed": common.seed, "outcome": word(outcome), "rows": rows }))?;
-        } else {
-            output::print(&text(&rows, outcome))?;
-        }
-        Ok(match outcome {
-            Outcome::Held => Exit::Ok,
-            Outcome::Violated => Exit::CheckFailed,
-            Outcome::Inconclusive => Exit::Inconclusive,
-        })
+    /// Prints what a folder proves, and leaves it with outcome and report.
+    ///
+    /// # Errors
+    /// Standard output or the folder cannot be written.
+    pub(crate) fn print(outcome: &Outcome, folder: &Path, json: bool) -> Result<Exit, CliError> {
+        let rows: Vec<&Row> = outcome.rows.iter().map(|told| &told.row).collect();
+        let controlled = outcome.settings.rows().iter().any(|key| !key.promises());
+        let text = text(&rows, &outcome.conclusion, controlled);
+        folder::conclude(outcome, &outcome.conclusion, &text, folder, json)
     }
 
-    fn word(outcome: Outcome) -> &'static str {
-        match outcome {
-            Outcome::Held => "held",
-            Outcome::Violated => "violated",
-            Outcome::Inconclusive => "inconclusive",
-        }
-    }
-
-    fn text(rows: &[Row], outcome: Outcome) -> String {
+    fn text(rows: &[&Row], conclusion: &Conclusion, controlled: bool) -> String {
         let names = rows.iter().map(|row| &row.cells).find(|cells| !cells.is_empty());
         let mut header = vec![""];
         header.extend(names.into_iter().flatten().map(|(name, _)| *name));
@@ -214,42 +213,26 @@ mod with_servers {
             let mut line = vec![row.name.clone()];
             line.extend(row.cells.iter().map(|(_, value)| value.clone()));
             line.resize(header.len() - 1, String::new());
-            line.push(standing(&row.standing).to_owned());
+            line.push(row.standing.words().to_owned());
             line
         });
-        let mut text = table::plain(&header, lines.collect());
-        for row in rows {
-            if let Standing::Violated(why) | Standing::Inconclusive(why) | Standing::Refused(why) =
-                &row.standing
-            {
-                text.push_str(&format!("\n{}: {}: {why}", row.name, standing(&row.standing)));
+        let text = table::plain(&header, lines.collect());
+        let (sentence, why) = match conclusion {
+            Conclusion::Kept if controlled => {
+                ("kept: nothing doubled, nothing lost, and the control did harm", &[][..])
             }
-        }
-        let controlled = rows.iter().any(|row| row.standing == Standing::Control);
-        text.push_str(match outcome {
-            Outcome::Held if controlled => {
-                "\nheld: nothing doubled, nothing lost, and the control did harm\n"
-            }
-            Outcome::Held => "\nheld: nothing doubled, nothing lost\n",
-            Outcome::Violated => "\nVIOLATED\n",
-            Outcome::Inconclusive => "\ninconclusive: this run proves nothing\n",
-        });
-        text
-    }
-
-    fn standing(standing: &Standing) -> &'static str {
-        match standing {
-            Standing::Held => "held",
-            Standing::Control => "did harm, as it must",
-            Standing::Violated(_) => "VIOLATED",
-            Standing::Inconclusive(_) => "inconclusive",
-            Standing::Refused(_) => "refused",
-        }
+            Conclusion::Kept => ("kept: nothing doubled, nothing lost", &[][..]),
+            Conclusion::Violated(why) => ("VIOLATED:", &why[..]),
+            Conclusion::Inconclusive(why) => ("inconclusive, this run proves nothing:", &why[..]),
+        };
+        let why: String = why.iter().map(|why| format!("  {why}\n")).collect();
+        format!("{text}\n{sentence}\n{why}")
     }
 
     #[cfg(test)]
     mod tests {
         use super::*;
+        use handstamp_lab::faults::report::{Standing, conclude};
 
         #[test]
         fn every_row_says_where_it_stands_and_why() {
@@ -264,12 +247,15 @@ mod with_servers {
                 row("two", Standing::Violated("7 lost".to_owned())),
                 Row { name: "three".to_owned(), cells: vec![], standing: refused },
             ];
-            let text = text(&rows, Outcome::Violated);
-            for part in
-                ["doubled", "held", "two: VIOLATED: 7 lost", "three: refused: the broker", "\nVIOLATED"]
-            {
-                assert!(text.contains(part), "{part}: {text}");
+            let rows: Vec<&Row> = rows.iter().collect();
+            let told = text(&rows, &conclude(&rows), true);
+            for part in ["doubled", "held", "VIOLATED:\n  two: 7 lost", "refused"] {
+                assert!(told.contains(part), "{part}: {told}");
             }
+            let told = text(&rows[2..], &conclude(&rows[2..]), true);
+            assert!(told.contains("three: refused: the broker"), "{told}");
+            assert!(text(&rows[..1], &Conclusion::Kept, true).contains("the control did harm"));
+            assert!(!text(&rows[..1], &Conclusion::Kept, false).contains("control"));
         }
     }
 }

@@ -3,10 +3,12 @@
 
 use crate::proxy::{Ending, Way};
 use crate::schedule::Random;
+use serde::{Deserialize, Serialize};
 
 /// From where a position is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Anchor {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Anchor {
     /// The first byte of BEGIN.
     Begin,
     /// The first byte of the commit exchange: of the guard in front of COMMIT, or of COMMIT itself.
@@ -14,8 +16,9 @@ pub(super) enum Anchor {
 }
 
 /// What happens at a position.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Blow {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Blow {
     /// The connection is cut.
     Cut(Ending),
     /// The rest of this direction is thrown away and nobody is told.
@@ -23,29 +26,47 @@ pub(super) enum Blow {
 }
 
 /// One planned fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Target {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Target {
     /// In which transaction of its connection, from 1.
-    pub(super) transaction: u32,
-    pub(super) anchor: Anchor,
-    pub(super) way: Way,
+    pub transaction: u32,
+    /// From where the offset is counted.
+    pub anchor: Anchor,
+    /// The direction.
+    pub way: Way,
     /// Bytes of this direction behind the anchor that still pass.
-    pub(super) offset: u64,
-    pub(super) blow: Blow,
+    pub offset: u64,
+    /// What happens there.
+    pub blow: Blow,
 }
 
 /// The longest parts of a transaction as a rehearsal without faults saw them, in bytes: before the exchange
 /// and of the exchange.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Layout {
-    pub(super) before_up: u64,
-    pub(super) before_down: u64,
-    pub(super) exchange_up: u64,
-    pub(super) exchange_down: u64,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Layout {
+    /// Before the exchange, to the server.
+    pub before_up: u64,
+    /// Before the exchange, to the client.
+    pub before_down: u64,
+    /// Of the exchange, to the server.
+    pub exchange_up: u64,
+    /// Of the exchange, to the client.
+    pub exchange_down: u64,
+}
+
+impl Layout {
+    /// Bytes of a direction: before the exchange, and of the exchange.
+    #[must_use]
+    pub fn of(&self, way: Way) -> (u64, u64) {
+        match way {
+            Way::Up => (self.before_up, self.exchange_up),
+            Way::Down => (self.before_down, self.exchange_down),
+        }
+    }
 }
 
 /// Bytes behind the exchange that are aimed at too: the next transaction's first messages.
-const BEHIND: u64 = 40;
+pub(crate) const BEHIND: u64 = 40;
 /// Silences of each direction. A silence costs a time limit, so they are few.
 const SILENCES: u64 = 4;
 /// A connection is cut in its first, second or third transaction.

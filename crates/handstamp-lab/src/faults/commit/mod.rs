@@ -4,34 +4,50 @@
 //! ```text
 //!  rehearsal (no fault) ─► layout ─► targets ─► lanes: subject ─► proxy with taps ─► Postgres
 //!                                                                   │ struck             │ ledger
-//!                                                                   └───────► report ◄───┘
+//!                                                                   └───────► history ◄──┘
 //! ```
 //!
 //! The verdict comes from the credits written for the subjects and from the database alone (`checker`). Whether
 //! a transaction that was cut was committed is read from the database too: each ledger line keeps the
 //! connection and the transaction that wrote it, and the tap knows how many the connection had begun.
 //! The control is the same without an inbox: cut in the same places, it must double.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `aim` | where to cut |
+//! | `tap`, `wire` | what passes, and the cut |
+//! | `subjects` | the consumers |
+//! | `row` | what a history proves |
 
 mod aim;
+mod row;
 mod subjects;
 mod tap;
 mod wire;
 
-use super::report::{Row, Standing};
+pub(crate) use aim::BEHIND;
+pub use aim::{Anchor, Blow, Layout, Target};
+pub use row::CommitRow;
+pub(crate) use row::{Came, aimed, blows};
+pub use tap::Struck;
+
+use super::outcome::{self, Outcome};
+use super::record::{Seen, Written};
+use super::settings::{Command, RowKey, Settings};
 use super::through::{self, PostgresUrl, Through};
 use crate::cancel::Cancel;
-use crate::checker::{self, Verdict as Judged};
 use crate::error::{LabError, LabErrorKind, Result};
-use crate::ledger::{Database, Ledger, Place};
-use crate::proxy::{Proxy, ProxyOptions, Totals, Way};
-use crate::workload::{Credit, Plan};
-use aim::{Anchor, Blow, Layout, Target, aim};
-use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::history::{Event, History};
+use crate::ledger::{Database, Ledger, Place, probe};
+use crate::names::{self, LAB};
+use crate::proxy::{Proxy, ProxyOptions, Totals};
+use crate::workload::{Credit, Plan, SentLog};
+use aim::aim;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use subjects::Job;
-use tap::{SharedAim, Struck};
+use tap::SharedAim;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_postgres::NoTls;
@@ -47,23 +63,22 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// When the server misses a client that fell silent, as its keep-alive probes would find out: a backend that
 /// was given half a statement sequence waits in it without any time limit of its own and keeps its locks.
 const MISSED_AFTER: Duration = Duration::from_secs(3);
-/// Neither outcome of a transaction with an effect may be rarer than this among all faults.
-const SHARE_MIN: f64 = 0.10;
 
 /// What to run.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct CommitOptions {
     /// The database; the run makes a schema of its own in it.
     pub url: String,
     /// Decides positions, their order and the messages.
     pub seed: u64,
-    /// At least so many faults for our runtime, eight of them silences and the others cuts; every position of the exchange is aimed at in any case.
+    /// At least so many faults for our runtime, eight of them silences and the others cuts; every position of
+    /// the exchange is aimed at in any case.
     pub cuts: usize,
     /// The same for the control without an inbox.
     pub control_cuts: usize,
     /// Subjects side by side, each with a connection and a proxy of its own.
     pub lanes: u32,
-    /// Where the messages' files are written while the run goes on.
+    /// The run's folder: histories and producers' logs, and the messages' files while the run goes on.
     pub folder: PathBuf,
 }
 
@@ -73,176 +88,66 @@ impl CommitOptions {
     pub fn quick(url: impl Into<String>, seed: u64, folder: impl Into<PathBuf>) -> Self {
         Self { url: url.into(), seed, cuts: 310, control_cuts: 80, lanes: 4, folder: folder.into() }
     }
-}
 
-/// What was seen of one subject.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CommitRow {
-    /// Which subject.
-    pub subject: &'static str,
-    /// Faults planned.
-    pub planned: usize,
-    /// Faults dealt: cuts and silences.
-    pub dealt: usize,
-    /// Different positions of the exchange and around it at which a fault was dealt.
-    pub positions: usize,
-    /// Bytes of the exchange as seen in the rehearsal: to the server and back.
-    pub exchange_bytes: (u64, u64),
-    /// Positions of the exchange at which no fault was dealt, as `up 17`.
-    pub missed: Vec<String>,
-    /// Cut transactions with an effect that were committed.
-    pub committed: usize,
-    /// Cut transactions with an effect that were not.
-    pub not_committed: usize,
-    /// Cut before the transaction had sent an effect, or between two of them.
-    pub without_effect: usize,
-    /// Cut transactions whose outcome the ledger does not tell: must be 0.
-    pub unexplained: usize,
-    /// What went through the proxies, and what they cut.
-    #[serde(flatten)]
-    pub through: Through,
-    /// The verdict of the checker.
-    pub verdict: Judged,
-    /// How long it took, in seconds.
-    pub took_s: f64,
-}
-
-/// Both subjects' rows.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CommitReport {
-    /// The seed.
-    pub seed: u64,
-    /// Our runtime.
-    pub ours: CommitRow,
-    /// Database, then offset, no inbox.
-    pub control: CommitRow,
-}
-
-impl CommitReport {
-    /// The rows of the table, each with where it stands.
+    /// The long profile, by hand.
     #[must_use]
-    pub fn rows(&self) -> Vec<Row> {
-        vec![
-            row(&self.ours, standing_of_ours(&self.ours)),
-            row(&self.control, standing_of_control(&self.control)),
-        ]
+    pub fn long(url: impl Into<String>, seed: u64, folder: impl Into<PathBuf>) -> Self {
+        Self { cuts: 5_000, control_cuts: 500, ..Self::quick(url, seed, folder) }
+    }
+
+    fn settings(&self) -> Settings {
+        let Self { seed, cuts, control_cuts, lanes, .. } = *self;
+        Settings { seed, side_by_side: 1, command: Command::Commit { cuts, control_cuts, lanes } }
     }
 }
 
-fn row(of: &CommitRow, standing: Standing) -> Row {
-    Row {
-        name: of.subject.to_owned(),
-        cells: vec![
-            ("faults", format!("{} of {}", of.dealt, of.planned)),
-            ("positions", of.positions.to_string()),
-            ("committed", of.committed.to_string()),
-            ("not committed", of.not_committed.to_string()),
-            ("no effect yet", of.without_effect.to_string()),
-            ("doubled", of.verdict.doubled.to_string()),
-            ("lost", of.verdict.lost.to_string()),
-            ("bytes up/down", format!("{}/{}", of.through.bytes_up, of.through.bytes_down)),
-            ("connections cut", of.through.connections_cut.to_string()),
-            ("seconds", format!("{:.0}", of.took_s)),
-        ],
-        standing,
+impl std::fmt::Debug for CommitOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The URL may hold a password.
+        f.debug_struct("CommitOptions").field("settings", &self.settings()).finish_non_exhaustive()
     }
 }
 
-fn share(part: usize, of: &CommitRow) -> f64 {
-    if of.dealt == 0 { 0.0 } else { part as f64 / of.dealt as f64 }
-}
-
-/// What keeps a row from proving anything.
-fn gap(of: &CommitRow) -> Option<String> {
-    if of.through.connections_cut == 0 || of.through.bytes_up == 0 || of.through.bytes_down == 0 {
-        return Some("nothing was cut: the subject went around the proxy".to_owned());
-    }
-    if of.dealt < of.planned || !of.missed.is_empty() {
-        return Some(format!(
-            "{} of {} faults were dealt, missing: {}",
-            of.dealt,
-            of.planned,
-            of.missed.join(", ")
-        ));
-    }
-    if of.unexplained > 0 {
-        return Some(format!("the outcome of {} cut transactions is not known", of.unexplained));
-    }
-    let (yes, no) = (share(of.committed, of), share(of.not_committed, of));
-    (yes < SHARE_MIN || no < SHARE_MIN).then(|| {
-        format!(
-            "of all cuts {:.0} % hit a transaction that was committed and {:.0} % one that was not: each needs 10 %",
-            yes * 100.0,
-            no * 100.0
-        )
-    })
-}
-
-fn standing_of_ours(of: &CommitRow) -> Standing {
-    if !of.verdict.is_clean() {
-        return Standing::Violated(violation(&of.verdict));
-    }
-    gap(of).map_or(Standing::Held, Standing::Inconclusive)
-}
-
-fn standing_of_control(of: &CommitRow) -> Standing {
-    if of.verdict.lost > 0 || of.verdict.unsent > 0 {
-        return Standing::Inconclusive(format!("the control itself is broken: {}", violation(&of.verdict)));
-    }
-    if of.verdict.doubled == 0 {
-        return Standing::Inconclusive(
-            "the control without an inbox doubled nothing: these cuts prove nothing".to_owned(),
-        );
-    }
-    gap(of).map_or(Standing::Control, Standing::Inconclusive)
-}
-
-fn violation(verdict: &Judged) -> String {
-    format!(
-        "{} doubled, {} lost, {} never sent, {} dead letters, accounts that do not add up: {:?}; doubled {:?}, lost {:?}",
-        verdict.doubled,
-        verdict.lost,
-        verdict.unsent,
-        verdict.dead_lettered,
-        verdict.accounts_off,
-        verdict.doubled_ids,
-        verdict.lost_ids
-    )
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Subject {
-    Ours,
+/// Who is cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Contender {
+    /// Our runtime.
+    Handstamp,
+    /// Database, then offset, no inbox: the control.
     WithoutInbox,
 }
 
-impl Subject {
-    fn name(self) -> &'static str {
+impl Contender {
+    /// For people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
-            Self::Ours => "handstamp",
-            Self::WithoutInbox => "database, then offset, no inbox (control)",
+            Self::Handstamp => "handstamp",
+            Self::WithoutInbox => "no inbox (control)",
         }
     }
 }
 
-/// Runs both subjects; `progress` is told faults dealt and planned.
+/// Runs both consumers and says what that proves; `progress` is told faults dealt and planned.
 ///
 /// # Errors
-/// `Unreachable` when the database does not answer, `Subject` when a subject stops or is stuck, `Cancelled`.
-pub fn run(
-    options: &CommitOptions,
-    cancel: &Cancel,
-    progress: &dyn Fn(usize, usize),
-) -> Result<CommitReport> {
+/// `Usage` when the folder holds a run, `Unreachable` when the database does not answer, `Subject` when a
+/// consumer stops or is stuck, `Cancelled`.
+pub fn run(options: &CommitOptions, cancel: &Cancel, progress: &dyn Fn(usize, usize)) -> Result<Outcome> {
+    let settings = options.settings();
+    let servers = probe(&Place::Postgres(options.url.clone()))?;
+    settings.save(&options.folder)?;
+    crate::report::note(&options.folder, &servers, &serde_json::Value::Null)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| LabError::new(LabErrorKind::Other, "no runtime").because(error))?;
     let bench = Bench { options, cancel, runtime: &runtime, progress };
-    let ours = bench.row(Subject::Ours, options.cuts)?;
-    let control = bench.row(Subject::WithoutInbox, options.control_cuts)?;
-    Ok(CommitReport { seed: options.seed, ours, control })
+    bench.row(Contender::Handstamp, options.cuts)?;
+    bench.row(Contender::WithoutInbox, options.control_cuts)?;
+    outcome::recompute(&options.folder)
 }
 
 struct Bench<'a> {
@@ -261,15 +166,25 @@ struct Lane {
     subject: JoinHandle<Result<()>>,
 }
 
+impl Lane {
+    /// The producer's log of its messages.
+    fn note_sent(&self, log: &mut SentLog) -> Result<()> {
+        self.credits.iter().try_for_each(|credit| log.note(credit))
+    }
+}
+
 impl Bench<'_> {
-    fn row(&self, subject: Subject, cuts: usize) -> Result<CommitRow> {
-        let name = format!("lab_commit_{}", uuid::Uuid::new_v4().simple());
+    /// Does one row; its history and the producer's log are complete when it returns `Ok`.
+    fn row(&self, subject: Contender, cuts: usize) -> Result<()> {
+        let name = format!("{LAB}commit_{}", names::token());
+        let stem = self.options.folder.join(RowKey::Commit(subject).file_stem());
+        let history = History::create(&stem.with_extension("jsonl"))?;
+        let mut log = SentLog::create(&stem.with_extension("sent.jsonl"))?;
         let mut ledger = Ledger::create(&Place::Postgres(self.options.url.clone()), &name, ACCOUNTS)?;
         self.remember_connections(&name)?;
-        let begun = Instant::now();
         let rehearsal = self.start(subject, &name, 0, 1_000, &[], REHEARSED)?;
-        let rehearsal = self.finish(vec![rehearsal], &mut ledger, 0)?;
-        let layout = rehearsal.layout;
+        rehearsal.note_sent(&mut log)?;
+        let layout = self.finish(vec![rehearsal], &mut ledger, 0)?.layout;
         if layout.exchange_up == 0 || layout.exchange_down == 0 {
             let message = format!("no COMMIT of {} went through the proxy", subject.name());
             return Err(LabError::new(LabErrorKind::Subject, message));
@@ -283,27 +198,25 @@ impl Bench<'_> {
             let own: Vec<Target> = targets.iter().copied().skip(skip).step_by(every).collect();
             // A cut costs at most four transactions that take messages: three before it and one with it.
             let messages = own.len() as u64 * 4 * batch_of(lane) as u64 + REHEARSED;
-            running.push(self.start(subject, &name, lane, lane, &own, messages)?);
+            let lane = self.start(subject, &name, lane, lane, &own, messages)?;
+            lane.note_sent(&mut log)?;
+            running.push(lane);
         }
-        let done = self.finish(running, &mut ledger, targets.len())?;
-        let sent: Vec<Credit> = rehearsal.credits.iter().chain(&done.credits).cloned().collect();
-        let verdict = checker::judge(&sent, &ledger.end_state()?);
-        let outcomes = self.outcomes(&name, &done.struck)?;
-        Ok(CommitRow {
-            subject: subject.name(),
-            planned: targets.len(),
-            dealt: done.struck.len(),
-            positions: positions(&done.struck),
-            exchange_bytes: (layout.exchange_up, layout.exchange_down),
-            missed: missed(&layout, &done.struck),
-            committed: outcomes.committed,
-            not_committed: outcomes.not_committed,
-            without_effect: outcomes.without_effect,
-            unexplained: outcomes.unexplained,
-            through: done.totals.into(),
-            verdict,
-            took_s: begun.elapsed().as_secs_f64(),
-        })
+        log.finish()?;
+        let messages = running.iter().map(|lane| lane.credits.len() as u64).sum::<u64>() + REHEARSED;
+        let planned = targets.len();
+        history.note(outcome::begun(RowKey::Commit(subject), self.options.seed, messages));
+        history.note(Event::Fault(Seen::Aimed { planned, layout }));
+        history.note(passed(Totals::default()));
+        let done = self.finish(running, &mut ledger, planned)?;
+        for cut in done.struck {
+            history.note(Event::Fault(Seen::Struck(cut)));
+        }
+        history.note(passed(done.totals));
+        history.note(Event::Fault(Seen::Written { connections: self.written(&name)? }));
+        history.note_repeated(&ledger.repeated_ms()?);
+        history.note(Event::End(ledger.end_state()?));
+        history.finish()
     }
 
     /// Each ledger line keeps which connection and transaction wrote it.
@@ -332,7 +245,7 @@ impl Bench<'_> {
 
     fn start(
         &self,
-        subject: Subject,
+        subject: Contender,
         schema: &str,
         lane: u32,
         stream: u32,
@@ -360,8 +273,8 @@ impl Bench<'_> {
             declared: lane.is_multiple_of(2),
         };
         let subject = match subject {
-            Subject::Ours => self.runtime.spawn(subjects::ours(job, file.clone())),
-            Subject::WithoutInbox => self.runtime.spawn(subjects::without_inbox(job, credits.clone())),
+            Contender::Handstamp => self.runtime.spawn(subjects::ours(job, file.clone())),
+            Contender::WithoutInbox => self.runtime.spawn(subjects::without_inbox(job, credits.clone())),
         };
         Ok(Lane { proxy, aim, credits, file, subject })
     }
@@ -380,7 +293,6 @@ impl Bench<'_> {
             let aim = lane.aim.lock();
             done.struck.extend(&aim.struck);
             done.layout = aim.layout;
-            done.credits.extend(lane.credits);
             // One that is left behind is in the run's folder.
             let _ = std::fs::remove_file(&lane.file);
         }
@@ -411,37 +323,23 @@ impl Bench<'_> {
         }
     }
 
-    fn outcomes(&self, schema: &str, struck: &[Struck]) -> Result<Outcomes> {
+    /// Transactions that each connection wrote.
+    fn written(&self, schema: &str) -> Result<Vec<Written>> {
         let sql =
             format!("SELECT port, backend, count(DISTINCT xact) FROM {schema}.ledger GROUP BY port, backend");
         let rows = self.ask(async |client| client.query(&sql, &[]).await)?;
-        let mut written: BTreeMap<(i32, i32), u64> = BTreeMap::new();
-        for row in rows {
-            let port: Option<i32> = row.get(0);
-            let count: i64 = row.get(2);
-            written.insert((port.unwrap_or(0), row.get(1)), u64::try_from(count).unwrap_or(0));
-        }
-        let mut outcomes = Outcomes::default();
-        for cut in struck {
-            let durable = written.get(&(i32::from(cut.port), cut.backend)).copied().unwrap_or(0);
-            let count = match (cut.acting, cut.acted.checked_sub(durable)) {
-                (true, Some(0)) => &mut outcomes.committed,
-                (true, Some(1)) => &mut outcomes.not_committed,
-                (false, Some(0)) => &mut outcomes.without_effect,
-                _ => &mut outcomes.unexplained,
-            };
-            *count += 1;
-        }
-        Ok(outcomes)
+        let one = |row: &tokio_postgres::Row| Written {
+            port: row.get::<_, Option<i32>>(0).unwrap_or(0),
+            backend: row.get(1),
+            transactions: u64::try_from(row.get::<_, i64>(2)).unwrap_or(0),
+        };
+        Ok(rows.iter().map(one).collect())
     }
 }
 
-#[derive(Debug, Default)]
-struct Outcomes {
-    committed: usize,
-    not_committed: usize,
-    without_effect: usize,
-    unexplained: usize,
+fn passed(totals: Totals) -> Event {
+    let (database, broker) = (Through::from(totals), Through::default());
+    Event::Fault(Seen::Passed { database, broker, answered: totals.down })
 }
 
 /// What lanes left when they had ended.
@@ -450,80 +348,9 @@ struct Done {
     totals: Totals,
     struck: Vec<Struck>,
     layout: Layout,
-    credits: Vec<Credit>,
 }
 
 /// Lanes differ: one message a transaction, a few, and many.
 fn batch_of(lane: u32) -> usize {
     [1, 2, 5, 1][usize::try_from(lane % 4).unwrap_or(0)]
-}
-
-fn positions(struck: &[Struck]) -> usize {
-    let position = |cut: &Struck| (cut.target.anchor, cut.target.way, cut.target.offset);
-    struck.iter().map(position).collect::<BTreeSet<_>>().len()
-}
-
-/// Positions of the exchange at which no connection was cut.
-fn missed(layout: &Layout, struck: &[Struck]) -> Vec<String> {
-    let cut_at: BTreeSet<(Way, u64)> = struck
-        .iter()
-        .filter(|cut| cut.target.anchor == Anchor::Commit && matches!(cut.target.blow, Blow::Cut(_)))
-        .map(|cut| (cut.target.way, cut.target.offset))
-        .collect();
-    let all = (0..=layout.exchange_up).map(|at| (Way::Up, at));
-    let all = all.chain((0..=layout.exchange_down).map(|at| (Way::Down, at)));
-    all.filter(|position| !cut_at.contains(position))
-        .map(|(way, at)| format!("{} {at}", way.as_str()))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(verdict: Judged) -> CommitRow {
-        CommitRow {
-            subject: "subject",
-            planned: 100,
-            dealt: 100,
-            positions: 50,
-            exchange_bytes: (20, 30),
-            missed: vec![],
-            committed: 40,
-            not_committed: 30,
-            without_effect: 30,
-            unexplained: 0,
-            through: Through { bytes_up: 1, bytes_down: 1, connections_cut: 99, ..Through::default() },
-            verdict,
-            took_s: 1.0,
-        }
-    }
-
-    #[test]
-    fn a_row_that_cut_too_little_proves_nothing() {
-        let clean = || row(Judged::default());
-        assert_eq!(standing_of_ours(&clean()), Standing::Held);
-        let holes = [
-            CommitRow { through: Through::default(), ..clean() },
-            CommitRow { dealt: 99, ..clean() },
-            CommitRow { missed: vec!["up 3".to_owned()], ..clean() },
-            CommitRow { committed: 9, without_effect: 61, ..clean() },
-            CommitRow { not_committed: 9, without_effect: 51, ..clean() },
-            CommitRow { unexplained: 1, ..clean() },
-        ];
-        for hole in holes {
-            assert!(matches!(standing_of_ours(&hole), Standing::Inconclusive(_)), "{hole:?}");
-        }
-    }
-
-    #[test]
-    fn ours_may_not_double_and_the_control_must() {
-        let doubled = row(Judged { doubled: 1, ..Judged::default() });
-        let lost = row(Judged { lost: 1, ..Judged::default() });
-        assert!(matches!(standing_of_ours(&doubled), Standing::Violated(_)));
-        assert!(matches!(standing_of_ours(&lost), Standing::Violated(_)));
-        assert_eq!(standing_of_control(&doubled), Standing::Control);
-        assert!(matches!(standing_of_control(&row(Judged::default())), Standing::Inconclusive(_)));
-        assert!(matches!(standing_of_control(&lost), Standing::Inconclusive(_)));
-    }
 }

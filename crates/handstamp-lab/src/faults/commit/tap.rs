@@ -6,6 +6,7 @@
 use super::aim::{Anchor, Blow, Layout, Target};
 use super::wire::{Frame, Frames};
 use crate::proxy::{MakeTap, Tap, Verdict, Way};
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,6 +16,7 @@ enum Kind {
     Begin,
     Guard,
     Commit,
+    Rollback,
     Effect,
     Other,
 }
@@ -25,6 +27,7 @@ impl Kind {
         match text {
             _ if text.starts_with(b"BEGIN") || text.starts_with(b"START TRANSACTION") => Self::Begin,
             _ if text.starts_with(b"COMMIT") => Self::Commit,
+            _ if text.starts_with(b"ROLLBACK") && !text.starts_with(b"ROLLBACK TO") => Self::Rollback,
             _ if text.starts_with(b"SELECT 1/(") => Self::Guard,
             _ if text.windows(6).any(|word| word == b"ledger") => Self::Effect,
             _ => Self::Other,
@@ -33,16 +36,19 @@ impl Kind {
 }
 
 /// A fault that was dealt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Struck {
-    pub(super) target: Target,
-    /// The connection's port towards the server, and the process id of its backend.
-    pub(super) port: u16,
-    pub(super) backend: i32,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Struck {
+    /// Where and how.
+    pub target: Target,
+    /// The connection's port towards the server.
+    pub port: u16,
+    /// The process id of its backend.
+    pub backend: i32,
     /// Transactions of this connection that had sent an effect by then, the current one included.
-    pub(super) acted: u64,
-    /// Whether the current one had.
-    pub(super) acting: bool,
+    pub acted: u64,
+    /// Whether one of them was under way: the current one had, or the COMMIT of the one before, which the next
+    /// BEGIN may follow in the same flight, was not answered yet.
+    pub acting: bool,
 }
 
 /// What the connections of one subject share.
@@ -88,6 +94,8 @@ struct Transaction {
     acting: bool,
     /// COMMIT was sent, and the Sync behind it was not yet seen.
     committing: bool,
+    /// The server said that it is committed.
+    answered: bool,
 }
 
 struct Watch {
@@ -100,6 +108,9 @@ struct Watch {
     begun: u32,
     acted: u64,
     current: Transaction,
+    /// The transaction before the current one had an effect, and its COMMIT is not answered yet: from where in
+    /// the answers its exchange was counted.
+    owing: Option<u64>,
     target: Option<Target>,
     /// Where the target lies, once its anchor was seen.
     strike_at: Option<u64>,
@@ -117,6 +128,7 @@ impl Watch {
             begun: 0,
             acted: 0,
             current: Transaction::default(),
+            owing: None,
             target: None,
             strike_at: None,
         }
@@ -134,6 +146,8 @@ impl Watch {
         for frame in &found {
             match way {
                 Way::Up => self.asked(frame),
+                // What comes behind the cut is never heard.
+                Way::Down if self.is_cut_before(frame.end) => {}
                 Way::Down => self.answered(frame),
             }
         }
@@ -143,11 +157,17 @@ impl Watch {
         }
     }
 
+    fn is_cut_before(&self, answer_end: u64) -> bool {
+        let down = self.target.is_some_and(|target| target.way == Way::Down);
+        down && self.strike_at.is_some_and(|at| at < answer_end)
+    }
+
     fn strike(&mut self, target: Target, before: u64, after: u64) -> Verdict {
         let Some(at) = self.strike_at.filter(|at| *at <= after) else { return Verdict::Pass };
         let pass = usize::try_from(at.saturating_sub(before)).unwrap_or(0);
         self.target = None;
-        let (port, backend, acted, acting) = (self.port, self.backend, self.acted, self.current.acting);
+        let acting = self.current.acting || self.owing.is_some();
+        let (port, backend, acted) = (self.port, self.backend, self.acted);
         self.aim.lock().struck.push(Struck { target, port, backend, acted, acting });
         match target.blow {
             Blow::Cut(ending) => Verdict::Cut { after: pass, ending },
@@ -160,6 +180,15 @@ impl Watch {
             && let Some(four) = frame.body.get(..4).and_then(|four| <[u8; 4]>::try_from(four).ok())
         {
             self.backend = i32::from_be_bytes(four);
+        }
+        if frame.kind == b'C' && frame.body.starts_with(b"COMMIT") {
+            let from = self.owing.take().or_else(|| {
+                self.current.answered = true;
+                self.current.exchange.map(|exchange| exchange.1)
+            });
+            let length = from.map_or(0, |from| frame.end.saturating_sub(from));
+            let mut aim = self.aim.lock();
+            aim.layout.exchange_down = aim.layout.exchange_down.max(length);
         }
     }
 
@@ -189,6 +218,7 @@ impl Watch {
                 self.current.exchange_end = frame.end;
                 self.current.committing = prepared;
             }
+            Kind::Rollback => self.takes_back(),
             Kind::Effect => self.acts(),
             Kind::Other => {}
         }
@@ -197,6 +227,8 @@ impl Watch {
     fn begins(&mut self, start: u64) {
         self.measure(start);
         self.begun += 1;
+        let Transaction { acting, answered, exchange, .. } = self.current;
+        self.owing = exchange.filter(|_| acting && !answered).map(|exchange| exchange.1);
         self.current = Transaction { begin: (start, self.down.at()), ..Transaction::default() };
         if self.target.is_none() && self.strike_at.is_none() {
             self.target = self.aim.lock().to_come.pop_front();
@@ -216,6 +248,16 @@ impl Watch {
         if self.begun > 0 && !self.current.acting {
             self.current.acting = true;
             self.acted += 1;
+        }
+    }
+
+    /// A transaction that met another's lock, say, is run again on the same connection; what it had sent before
+    /// is not in the database, whatever is cut from here on. A COMMIT that was sent is not taken back: one who
+    /// waited too long for its answer does not know what became of it.
+    fn takes_back(&mut self) {
+        if self.current.acting && self.current.exchange.is_none() {
+            self.current.acting = false;
+            self.acted -= 1;
         }
     }
 
@@ -338,6 +380,56 @@ mod tests {
         assert_eq!(verdict, Verdict::Cut { after: 3, ending: Ending::Reset });
         let aim = SharedAim::at([target(1, Anchor::Begin, Way::Up, 2)]);
         assert_eq!(watch(&aim).see(Way::Up, &begin()), Verdict::Cut { after: 2, ending: Ending::Reset });
+    }
+
+    /// The next BEGIN may come with the COMMIT, in one flight.
+    #[test]
+    fn a_commit_that_is_not_answered_is_under_way_also_when_the_next_transaction_has_begun() {
+        let flight = [begin(), message(b'B', &[b"", b"e"])].concat();
+        let answer =
+            [message(b'C', &[b"SELECT 1"]), message(b'C', &[b"COMMIT"]), message(b'Z', &[])].concat();
+        let end = (message(b'C', &[b"SELECT 1"]).len() + message(b'C', &[b"COMMIT"]).len()) as u64;
+        for (way, offset, acting) in [
+            (Way::Up, 3, true),
+            (Way::Up, commit().len() as u64 + 2, true),
+            (Way::Down, 0, true),
+            (Way::Down, end - 1, true),
+            (Way::Down, end, false),
+        ] {
+            let aim = SharedAim::at([target(1, Anchor::Commit, way, offset)]);
+            let mut watch = watch(&aim);
+            watch.see(Way::Up, &flight);
+            watch.see(Way::Up, &[commit(), begin()].concat());
+            watch.see(Way::Down, &answer);
+            let [struck] = aim.lock().struck[..] else { panic!("one") };
+            assert_eq!((struck.acted, struck.acting), (1, acting), "{way:?} {offset}");
+        }
+        // The exchange is measured all the same.
+        let aim = SharedAim::default();
+        let mut watch = watch(&aim);
+        watch.see(Way::Up, &flight);
+        watch.see(Way::Up, &[commit(), begin()].concat());
+        watch.see(Way::Down, &answer);
+        let layout = aim.lock().layout;
+        assert_eq!((layout.exchange_down, layout.exchange_up), (end, commit().len() as u64));
+    }
+
+    #[test]
+    fn what_was_rolled_back_is_not_counted_as_sent() {
+        let effect = || message(b'B', &[b"", b"e"]);
+        let alone = |text: &[u8]| message(b'Q', &[text]);
+        for (back, acted) in [
+            (alone(b"ROLLBACK"), 1),
+            (alone(b"ROLLBACK TO SAVEPOINT s"), 2),
+            ([commit(), alone(b"ROLLBACK")].concat(), 2),
+        ] {
+            let aim = SharedAim::at([target(2, Anchor::Commit, Way::Up, 0)]);
+            let mut watch = watch(&aim);
+            watch.see(Way::Up, &[begin(), effect(), back.clone()].concat());
+            watch.see(Way::Up, &[begin(), effect(), commit()].concat());
+            let [struck] = aim.lock().struck[..] else { panic!("one") };
+            assert_eq!((struck.acted, struck.acting), (acted, true), "{back:?}");
+        }
     }
 
     #[test]

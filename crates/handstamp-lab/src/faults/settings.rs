@@ -1,0 +1,190 @@
+//! What is asked of `lab faults`, kept in the run's folder, and the rows that it makes.
+
+use super::commit::Contender;
+use super::fault::Fault;
+use super::outage::OutageTimes;
+use super::partition::Split;
+use crate::error::{LabError, Result};
+use crate::subjects::Subject;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::Path;
+
+/// Which command, with what it does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case")]
+pub enum Command {
+    /// `lab faults commit`.
+    Commit {
+        /// At least so many faults for our runtime; every position of the exchange is aimed at in any case.
+        cuts: usize,
+        /// The same for the control without an inbox.
+        control_cuts: usize,
+        /// Consumers side by side, each with a connection and a proxy of its own.
+        lanes: u32,
+    },
+    /// `lab faults outage`.
+    Outage {
+        /// Who consumes.
+        subject: Subject,
+        /// What happens.
+        faults: Vec<Fault>,
+        /// How long it takes.
+        times: OutageTimes,
+    },
+    /// `lab faults partition`.
+    Partition {
+        /// Who consumes, beside the control.
+        subject: Subject,
+        /// What is cut.
+        splits: Vec<Split>,
+        /// How often.
+        rounds: u32,
+    },
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Decides messages, positions and their order.
+    pub seed: u64,
+    /// Rows that are run at a time; more share the machine, so rates are measured with one.
+    pub side_by_side: usize,
+    /// Which command.
+    #[serde(flatten)]
+    pub command: Command,
+}
+
+/// One row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowKey {
+    /// Cuts in the COMMIT exchange.
+    Commit(Contender),
+    /// A server goes away.
+    Outage(Fault, Subject),
+    /// A member is cut off.
+    Partition(Split, Subject),
+}
+
+/// The word that stands for it in files.
+fn word(of: impl Serialize) -> String {
+    match serde_json::to_value(of) {
+        Ok(Value::String(word)) => word.replace('_', "-"),
+        _ => String::new(),
+    }
+}
+
+impl RowKey {
+    /// Its name in the table.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Commit(contender) => contender.name().to_owned(),
+            Self::Outage(fault, _) => fault.describe().to_owned(),
+            Self::Partition(split, subject) => {
+                let control = if subject.promises() { "" } else { " (control)" };
+                format!("{}: {subject}{control}", split.describe())
+            }
+        }
+    }
+
+    /// The beginning of the names of its files.
+    #[must_use]
+    pub fn file_stem(self) -> String {
+        match self {
+            Self::Commit(contender) => format!("commit-{}", word(contender)),
+            Self::Outage(fault, subject) => format!("outage-{}-{subject}", word(fault)),
+            Self::Partition(split, subject) => format!("partition-{}-{subject}", word(split)),
+        }
+    }
+
+    /// Whether one doubled or lost effect in it is a violation.
+    #[must_use]
+    pub fn promises(self) -> bool {
+        match self {
+            Self::Commit(contender) => contender == Contender::Handstamp,
+            Self::Outage(_, subject) | Self::Partition(_, subject) => subject.promises(),
+        }
+    }
+}
+
+impl Settings {
+    /// The file of these in a run's folder.
+    pub const FILE: &str = "faults.json";
+
+    /// The rows, in the table's order.
+    #[must_use]
+    pub fn rows(&self) -> Vec<RowKey> {
+        match &self.command {
+            Command::Commit { .. } => {
+                vec![RowKey::Commit(Contender::Handstamp), RowKey::Commit(Contender::WithoutInbox)]
+            }
+            Command::Outage { subject, faults, .. } => {
+                faults.iter().map(|fault| RowKey::Outage(*fault, *subject)).collect()
+            }
+            Command::Partition { subject, splits, .. } => {
+                // The first one is done to a consumer without an inbox too: that one must double.
+                let control = splits.iter().find(|split| !split.needs_three());
+                let control = control.map(|split| RowKey::Partition(*split, Subject::B));
+                splits.iter().map(|split| RowKey::Partition(*split, *subject)).chain(control).collect()
+            }
+        }
+    }
+
+    /// Keeps them in a folder.
+    ///
+    /// # Errors
+    /// `Usage` when the folder holds a run; the file cannot be written.
+    pub fn save(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(Self::FILE);
+        if path.exists() {
+            return Err(LabError::usage(format!("{} holds a run already", folder.display())));
+        }
+        let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
+        std::fs::write(&path, text).map_err(|error| LabError::file("write", &path, error))
+    }
+
+    /// Those of a folder.
+    ///
+    /// # Errors
+    /// `Usage` when it holds no run of `lab faults`.
+    pub fn load(folder: &Path) -> Result<Self> {
+        let path = folder.join(Self::FILE);
+        let text = std::fs::read_to_string(&path).map_err(|error| {
+            LabError::usage(format!("{} holds no run of lab faults", folder.display())).because(error)
+        })?;
+        serde_json::from_str(&text).map_err(|error| {
+            LabError::usage(format!("{}: no settings of lab faults", path.display())).because(error)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_names_and_files_of_their_own_and_settings_are_read_as_written() {
+        let subject = Subject::HandstampProgram50;
+        let commands = [
+            (Command::Commit { cuts: 300, control_cuts: 80, lanes: 4 }, 2, 1),
+            (Command::Outage { subject, faults: Fault::ALL.to_vec(), times: OutageTimes::LONG }, 7, 0),
+            (Command::Partition { subject, splits: Split::ALL.to_vec(), rounds: 2 }, 5, 1),
+        ];
+        for (command, rows, controls) in commands {
+            let settings = Settings { seed: 7, side_by_side: 3, command };
+            let keys = settings.rows();
+            for of in [RowKey::file_stem, RowKey::name] {
+                let mut all: Vec<String> = keys.iter().copied().map(of).collect();
+                all.sort();
+                all.dedup();
+                assert_eq!((all.len(), all.iter().any(String::is_empty)), (rows, false), "{all:?}");
+            }
+            assert_eq!(keys.iter().filter(|key| !key.promises()).count(), controls);
+            let folder = tempfile::tempdir().expect("a folder");
+            settings.save(folder.path()).expect("written");
+            assert_eq!(Settings::load(folder.path()).expect("read"), settings);
+            assert!(settings.save(folder.path()).expect_err("there is one").to_string().contains("already"));
+        }
+    }
+}
