@@ -99,7 +99,10 @@ fn a_tethered_program_ends_with_its_parent_and_does_not_start_without_it() {
     let lab = Lab::new();
     let program = env!("CARGO_BIN_EXE_handstamp");
     let script = format!("{program} lab tether $$ -- sleep 6003 & wait");
-    let mut shell = Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().unwrap();
+    let mut shell = Command::new("sh");
+    // Whoever reads this test's output must not wait for a program that outlives it.
+    shell.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut shell = shell.spawn().unwrap();
     let asleep = || below(shell.id()).into_iter().find(|one| one.command == "sleep\x006003\0");
     within("it became the program", || asleep().is_some());
     let sleep = asleep().unwrap();

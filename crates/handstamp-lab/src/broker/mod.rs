@@ -358,10 +358,10 @@ impl Topic {
 impl Drop for Topic {
     fn drop(&mut self) {
         drop(self.view.take());
-        if self.owned {
-            if let Err(error) = kafka::delete(&self.address, &self.name, &self.group) {
-                tracing::warn!(topic = self.name, %error, "the lab's topic is left behind: see `lab clean`");
-            }
+        if self.owned
+            && let Err(error) = kafka::delete(&self.address, &self.name, &self.group)
+        {
+            tracing::warn!(topic = self.name, %error, "the lab's topic is left behind: see `lab clean`");
         }
     }
 }
