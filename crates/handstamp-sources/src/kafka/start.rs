@@ -16,6 +16,8 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// While no broker answers: each question makes the library try to connect, so they become rarer up to this.
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(2);
+/// Most events of the library that are taken between two questions.
+const EVENTS_MAX: usize = 200;
 /// With `fail_fast`: how long a broker may be away at the start.
 const FAIL_FAST_AFTER: Duration = Duration::from_secs(5);
 
@@ -61,7 +63,10 @@ pub(super) fn wait_for_topics(worker: &mut Worker) -> Result<Option<Plan>, Sourc
         if worker.ending() {
             break Ok(None);
         }
-        let _ = client.poll(Duration::ZERO);
+        // Errors and log lines of the library; each poll takes one.
+        for _ in 0..EVENTS_MAX {
+            let _ = client.poll(Duration::ZERO);
+        }
         worker.hooks.ticks.fetch_add(1, Ordering::Relaxed);
         let trouble = match ask(&client, &worker.options) {
             Ok(plan) => break Ok(Some(plan)),
