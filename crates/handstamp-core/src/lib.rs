@@ -41,7 +41,7 @@ pub use message_id::{MessageId, MessageIdError};
 pub use sink::{Sink, SinkError};
 pub use source::{Capabilities, Command, Control, Notice, Source, SourceError, SourceErrorKind, SourcePort};
 pub use store::{
-    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, FailureClass, Fault, Fingerprint, InboxState,
-    NameError, Reason, Recorded, Store, StoreCapabilities, StoreError, StoreErrorKind,
+    Begun, Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, FailureClass, Fault, Fingerprint,
+    InboxState, NameError, Reason, Recorded, Store, StoreCapabilities, StoreError, StoreErrorKind,
 };
 pub use telemetry::{Counts, LaneLag, LiveCounts, Report};

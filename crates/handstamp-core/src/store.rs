@@ -459,6 +459,9 @@ pub struct Fault {
     pub code: Option<String>,
 }
 
+/// An open transaction, and the n-th claim of its n-th id.
+pub type Begun<Tx> = (Tx, Vec<Claim>);
+
 /// A database that keeps the inbox, the dead letters and the user's own tables together.
 ///
 /// A `Tx` that did not end by `commit`, `rollback` or `abandon` closes its connection when dropped;
@@ -526,7 +529,7 @@ pub trait Store: Send + Sync + 'static {
         consumer: &ConsumerKey,
         ids: &[ClaimRequest],
         durable: oneshot::Sender<()>,
-    ) -> impl Future<Output = Result<Option<(Self::Tx, Vec<Claim>)>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Option<Begun<Self::Tx>>, StoreError>> + Send {
         let _ = (consumer, ids);
         async move {
             self.commit(tx).await?;

@@ -1,5 +1,7 @@
 //! Turns of several batches: the next claim leaves with a commit, and nothing begins that is not wanted any more.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a panic is the failure report")]
+
 mod mini;
 
 use handstamp_core::source::{NamedLane, SettleKind};

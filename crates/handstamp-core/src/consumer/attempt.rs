@@ -17,15 +17,15 @@ use crate::handler::Decision;
 use crate::message::{Message, Timestamp};
 use crate::message_id::shown_text;
 use crate::store::{
-    Claim, DeadLetter, FailureClass, InboxState, Reason, Recorded, Store, StoreError, StoreErrorKind,
+    Begun, Claim, DeadLetter, FailureClass, InboxState, Reason, Recorded, Store, StoreError, StoreErrorKind,
 };
 use crate::telemetry::Counts;
 use std::error::Error;
 use std::pin::pin;
 use tokio::sync::oneshot;
 
-/// A transaction that is open, and the answers to its claims.
-pub(crate) type Opened<S> = (<S as Store>::Tx, Vec<Claim>);
+/// What is open for a chunk.
+pub(crate) type Opened<S> = Begun<<S as Store>::Tx>;
 
 /// What a transaction came to.
 pub(crate) enum Attempt {
