@@ -24,6 +24,11 @@ const CONNECTIONS_TRIED_MAX: usize = 1000;
 /// Longest wait for a promoted standby to take writes.
 const PROMOTED_MAX: Duration = Duration::from_secs(30);
 
+/// Longest wait for transactions that had begun when the database took no more writes, and looks in a row that
+/// must find none.
+const WRITERS_MAX: Duration = Duration::from_secs(30);
+const WRITERS_LOOKS: u32 = 10;
+
 /// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -251,8 +256,30 @@ impl<'a> Scene<'a> {
         } else {
             "RESET default_transaction_read_only"
         };
-        self.ask(0)?.run(&format!("ALTER SYSTEM {setting}"))?;
-        self.ask(0)?.run("SELECT pg_reload_conf()")
+        let mut admin = self.ask(0)?;
+        admin.run(&format!("ALTER SYSTEM {setting}"))?;
+        admin.run("SELECT pg_reload_conf()")?;
+        if yes { self.wait_for_writers(&mut admin) } else { Ok(()) }
+    }
+
+    /// The setting is one of transactions that begin: those that had begun may still write and commit.
+    fn wait_for_writers(&self, admin: &mut Watch<'_>) -> Result<()> {
+        let writers = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE usename = '{ROLE}' AND backend_xid IS NOT NULL"
+        );
+        let until = Instant::now() + WRITERS_MAX;
+        let mut quiet = 0;
+        while quiet < WRITERS_LOOKS {
+            quiet = if admin.number(&writers)? == 0 { quiet + 1 } else { 0 };
+            if Instant::now() > until {
+                return Err(LabError::new(
+                    LabErrorKind::Other,
+                    "the database is read-only and is written to",
+                ));
+            }
+            self.around.cancel.sleep(Duration::from_millis(50))?;
+        }
+        Ok(())
     }
 
     fn promote(&mut self) -> Result<()> {

@@ -108,9 +108,9 @@ struct Watch {
     begun: u32,
     acted: u64,
     current: Transaction,
-    /// The transaction before the current one had an effect, and its COMMIT is not answered yet: from where in
-    /// the answers its exchange was counted.
-    owing: Option<u64>,
+    /// The COMMIT of the transaction before the current one is not answered yet: from where in the answers its
+    /// exchange was counted, and whether it had an effect.
+    owing: Option<(u64, bool)>,
     target: Option<Target>,
     /// Where the target lies, once its anchor was seen.
     strike_at: Option<u64>,
@@ -166,7 +166,7 @@ impl Watch {
         let Some(at) = self.strike_at.filter(|at| *at <= after) else { return Verdict::Pass };
         let pass = usize::try_from(at.saturating_sub(before)).unwrap_or(0);
         self.target = None;
-        let acting = self.current.acting || self.owing.is_some();
+        let acting = self.current.acting || self.owing.is_some_and(|(_, acting)| acting);
         let (port, backend, acted) = (self.port, self.backend, self.acted);
         self.aim.lock().struck.push(Struck { target, port, backend, acted, acting });
         match target.blow {
@@ -182,7 +182,7 @@ impl Watch {
             self.backend = i32::from_be_bytes(four);
         }
         if frame.kind == b'C' && frame.body.starts_with(b"COMMIT") {
-            let from = self.owing.take().or_else(|| {
+            let from = self.owing.take().map(|(from, _)| from).or_else(|| {
                 self.current.answered = true;
                 self.current.exchange.map(|exchange| exchange.1)
             });
@@ -228,7 +228,7 @@ impl Watch {
         self.measure(start);
         self.begun += 1;
         let Transaction { acting, answered, exchange, .. } = self.current;
-        self.owing = exchange.filter(|_| acting && !answered).map(|exchange| exchange.1);
+        self.owing = exchange.filter(|_| !answered).map(|exchange| (exchange.1, acting));
         self.current = Transaction { begin: (start, self.down.at()), ..Transaction::default() };
         if self.target.is_none() && self.strike_at.is_none() {
             self.target = self.aim.lock().to_come.pop_front();
@@ -404,6 +404,14 @@ mod tests {
             let [struck] = aim.lock().struck[..] else { panic!("one") };
             assert_eq!((struck.acted, struck.acting), (1, acting), "{way:?} {offset}");
         }
+        // The answer to a transaction without an effect is not taken for that of the next one.
+        let aim = SharedAim::at([target(2, Anchor::Commit, Way::Up, 0)]);
+        let mut one = watch(&aim);
+        one.see(Way::Up, &[begin(), commit(), begin()].concat());
+        one.see(Way::Down, &answer);
+        one.see(Way::Up, &[message(b'B', &[b"", b"e"]), commit(), begin()].concat());
+        let struck = aim.lock().struck.clone();
+        assert_eq!(struck.iter().map(|cut| (cut.acted, cut.acting)).collect::<Vec<_>>(), [(1, true)]);
         // The exchange is measured all the same.
         let aim = SharedAim::default();
         let mut watch = watch(&aim);
