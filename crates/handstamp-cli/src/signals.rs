@@ -33,8 +33,8 @@ impl Stop {
 /// pipeline.
 const TOGETHER: Duration = Duration::from_millis(500);
 
-/// The engine itself needs up to this long beyond `shutdown_timeout` to close its source.
-const CLOSING: Duration = Duration::from_secs(6);
+/// The engine itself needs up to this long beyond `shutdown_timeout`: eleven seconds to close its source.
+const CLOSING: Duration = Duration::from_secs(12);
 
 /// Starts to listen. A stop may take `shutdown_timeout`; `cut_off` runs before the process is ended at once.
 ///
