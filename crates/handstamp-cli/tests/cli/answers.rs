@@ -8,12 +8,15 @@ use serde_json::Value;
 const APPLIED: &str = "0193f5a0-7c01-7a5c-84d3-25160c5c7fd0";
 const DEAD: &str = "0193f5a0-7c20-729e-899b-fd7f86734721";
 
+/// Runs SQL beside the program.
+type Sql = Box<dyn Fn(&Place, &str)>;
+
 /// The wallet's file on a store, with what an administrator may do beside the program.
 struct Wallet {
     place: Place,
     file: &'static str,
     tables: &'static str,
-    sql: Box<dyn Fn(&Place, &str)>,
+    sql: Sql,
 }
 
 impl Wallet {
