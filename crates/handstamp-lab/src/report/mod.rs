@@ -20,18 +20,12 @@ mod chart;
 mod cuts;
 #[cfg(feature = "postgres")]
 mod faults;
-#[cfg(feature = "postgres")]
-mod cuts;
-#[cfg(feature = "postgres")]
-mod faults;
 mod grid;
 mod kill;
 mod matrix;
 mod measure;
 mod own;
 mod page;
-#[cfg(feature = "postgres")]
-mod phases;
 #[cfg(feature = "postgres")]
 mod phases;
 mod svg;
@@ -63,8 +57,6 @@ pub enum Kind {
     Throughput,
     /// `lab storage`.
     Storage,
-    /// `lab faults`.
-    Faults,
     /// `lab matrix`.
     Matrix,
     /// `lab own`.
@@ -93,10 +85,6 @@ impl Kind {
         #[cfg(feature = "postgres")]
         if holds(STORAGE_FILE) {
             return Some(Self::Storage);
-        }
-        #[cfg(feature = "postgres")]
-        if holds(crate::faults::Settings::FILE) {
-            return Some(Self::Faults);
         }
         #[cfg(feature = "postgres")]
         if holds(crate::faults::Settings::FILE) {
@@ -188,8 +176,6 @@ pub fn build(folder: &Path) -> Result<PathBuf> {
         Some(Kind::Throughput) => measure::throughput(&read_rates(folder)?, about.as_ref()),
         #[cfg(feature = "postgres")]
         Some(Kind::Storage) => measure::storage(&read_storage(folder)?, about.as_ref()),
-        #[cfg(feature = "postgres")]
-        Some(Kind::Faults) => faults::page(folder)?,
         #[cfg(feature = "postgres")]
         Some(Kind::Faults) => faults::page(folder)?,
         _ => return Err(LabError::usage(format!("{} holds no run of the lab", folder.display()))),
