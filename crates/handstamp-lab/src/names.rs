@@ -67,7 +67,9 @@ pub fn mark(name: &str) -> Option<Mark> {
 
 fn read(part: &str) -> Option<Mark> {
     let digits = part.strip_prefix('t')?;
-    if digits.len() != WIDTHS.iter().sum::<usize>() || !digits.bytes().all(|digit| digit.is_ascii_alphanumeric()) {
+    if digits.len() != WIDTHS.iter().sum::<usize>()
+        || !digits.bytes().all(|digit| digit.is_ascii_alphanumeric())
+    {
         return None;
     }
     let number = |from: usize, width: usize| u64::from_str_radix(digits.get(from..from + width)?, 36).ok();
@@ -103,9 +105,14 @@ mod tests {
             let age = SystemTime::now().duration_since(mark.begun).expect("begun before now");
             assert!(age < Duration::from_secs(3600), "{age:?}");
         }
-        for name in
-            [&format!("other_{one}"), "hs_lab_", "hs_lab_throughput", "hs_lab_tthroughputt", "hs_lab_t0000000000000z", "hs_own_t"]
-        {
+        for name in [
+            &format!("other_{one}"),
+            "hs_lab_",
+            "hs_lab_throughput",
+            "hs_lab_tthroughputt",
+            "hs_lab_t0000000000000z",
+            "hs_own_t",
+        ] {
             assert_eq!(mark(name), None, "{name}");
         }
     }
