@@ -247,8 +247,9 @@ impl fmt::Debug for KafkaOptions {
 ///
 /// Half of the first wait is also how often it looks for any broker that answers while none does, and such a
 /// look does not heed the backoff: with its own 100 ms a client knocks twenty times a second at a
-/// broker that is away, for as long as that lasts. The longest wait is how much later than the broker we may
-/// be back.
+/// broker that is away, for as long as that lasts. The same look finds the group's coordinator at every
+/// start and after every loss of it, so a longer wait is paid there: with one second, half a second until
+/// partitions are assigned. The longest wait is how much later than the broker we may be back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Reconnects {
     first_ms: u32,
@@ -256,7 +257,7 @@ struct Reconnects {
 }
 
 impl Reconnects {
-    const FIRST_MS: u32 = 1000;
+    const FIRST_MS: u32 = 200;
     const LONGEST_MS: u32 = 2000;
 
     /// The defaults, bent to what the user says of one of the two: the library takes no first wait that is
@@ -378,11 +379,11 @@ mod tests {
     #[test]
     fn what_is_said_of_reconnecting_passes_through_and_one_alone_takes_the_other_along() {
         for (first, longest, expected) in [
-            (None, None, ("1000", "2000")),
+            (None, None, ("200", "2000")),
             (Some("50"), None, ("50", "2000")),
             (Some("5000"), None, ("5000", "5000")),
-            (None, Some("300"), ("300", "300")),
-            (None, Some("9000"), ("1000", "9000")),
+            (None, Some("150"), ("150", "150")),
+            (None, Some("9000"), ("200", "9000")),
             (Some("10"), Some("20"), ("10", "20")),
         ] {
             let mut with = options();
