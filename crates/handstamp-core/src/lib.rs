@@ -26,6 +26,7 @@ pub mod message;
 pub mod message_id;
 pub mod offsets;
 pub mod retry;
+pub mod secret;
 pub mod sink;
 pub mod source;
 pub mod store;

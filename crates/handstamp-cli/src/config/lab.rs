@@ -3,7 +3,6 @@
 use super::load::{problems_error, top_of};
 use super::parse::{Problem, Reading, Section, Text, nearest};
 use crate::exit::{CliError, Exit};
-use crate::redact;
 use handstamp_lab::own::{
     BrokerSettings, CountedBy, Faults, MESSAGE_WORDS, Messages, PROGRAM_WORDS, Settings, words,
 };
@@ -186,7 +185,7 @@ fn broker(top: &Section<'_, '_>) -> BrokerSettings {
         if ["bootstrap.servers", "metadata.broker.list", "group.id"].contains(&name.as_str()) {
             section.problem(text.line, &format!("options.{name}"), "the lab says this itself");
         }
-        if redact::is_secret_key(name) {
+        if handstamp_core::secret::is_secret(name) {
             text.keep_secret();
         }
     }

@@ -9,7 +9,6 @@ use super::model::{
 use super::parse::{Problem, Reading, Section, Text};
 use super::uses::Uses;
 use crate::exit::{CliError, Exit};
-use crate::redact;
 use handstamp_core::decide::Policy;
 use handstamp_core::json::Pointer;
 use handstamp_core::retry::{IN_PLACE_MAX, RetryPolicy};
@@ -257,7 +256,7 @@ fn kafka(section: &Section<'_, '_>) -> Option<KafkaSection> {
     let mut options = section.scalars("options");
     for (key, value) in &mut options {
         value.keep_secret();
-        if redact::is_secret_key(key) {
+        if handstamp_core::secret::is_secret(key) {
             value.mark_secret();
         }
     }

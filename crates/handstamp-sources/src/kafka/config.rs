@@ -2,6 +2,7 @@
 
 use super::settings::{self, Severity};
 use super::start::code_text;
+use handstamp_core::secret::is_secret;
 use handstamp_core::source::PortLimits;
 use handstamp_core::store::Fingerprint;
 use handstamp_core::{SourceError, SourceErrorKind};
@@ -228,7 +229,7 @@ impl fmt::Debug for KafkaOptions {
         let options: BTreeMap<&str, &str> = self
             .options
             .iter()
-            .map(|(key, value)| (key.as_str(), if settings::is_secret(key) { "***" } else { value.as_str() }))
+            .map(|(key, value)| (key.as_str(), if is_secret(key) { "***" } else { value.as_str() }))
             .collect();
         f.debug_struct("KafkaOptions")
             .field("brokers", &self.brokers)

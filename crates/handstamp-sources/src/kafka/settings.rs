@@ -2,6 +2,7 @@
 //! secrets, which are dangerous, and what an unknown one was meant to be.
 
 use super::ffi;
+use handstamp_core::secret::is_secret;
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
@@ -75,27 +76,6 @@ const OURS: &[(&str, &str)] = &[
 /// Settings with one allowed value.
 const FIXED: &[(&str, &str, &str)] =
     &[("api.version.request", "true", "without it there are no headers and no transactions")];
-
-/// Whether a setting's value must not be shown.
-pub(super) fn is_secret(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    [
-        "password",
-        "passphrase",
-        "secret",
-        "token",
-        "oauthbearer",
-        "proxy",
-        ".pem",
-        "keystore.key",
-        "ssl.key",
-        "private",
-        "jaas",
-        "credential",
-    ]
-    .iter()
-    .any(|part| key.contains(part))
-}
 
 /// The text with every secret's value taken out.
 pub(super) fn without_secrets(text: &str, options: &BTreeMap<String, String>) -> String {
@@ -237,22 +217,7 @@ fn differing(from: &str, to: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{differing, is_secret};
-
-    #[test]
-    fn an_option_that_may_carry_a_credential_is_secret() {
-        for key in [
-            "http.proxy",
-            "sasl.oauthbearer.extensions",
-            "sasl.oauthbearer.config",
-            "SASL.Password",
-            "sasl.jaas.config",
-            "ssl.key.pem",
-        ] {
-            assert!(is_secret(key), "{key}");
-        }
-        assert!(!is_secret("session.timeout.ms") && !is_secret("bootstrap.servers"));
-    }
+    use super::differing;
 
     #[test]
     fn differing_letters_are_counted() {
