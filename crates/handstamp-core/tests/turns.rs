@@ -196,3 +196,73 @@ async fn a_lane_or_a_consumer_that_leaves_begins_nothing_more() {
         }
     }
 }
+
+/// Hands over from a thread of its own, as the real sources do, as fast as they are taken.
+struct Flood {
+    count: i64,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Source for Flood {
+    fn capabilities(&self) -> Capabilities {
+        Leaving { log: Arc::clone(&self.log), stop: None }.capabilities()
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        Fingerprint("flood".into())
+    }
+
+    fn start(self: Box<Self>, port: SourcePort) -> Result<(), SourceError> {
+        let SourcePort { deliveries, control, mut commands, .. } = port;
+        control.send(Control::Assigned(vec![NamedLane { lane: LANE, name: "f".into() }])).unwrap();
+        std::thread::spawn(move || {
+            let deliveries_of = (1..).zip(numbered(self.count)).map(|(tag, record)| {
+                let ahead = ReadAhead::default();
+                Delivery { lane: LANE, tag: DeliveryTag(tag), record, fault: None, ahead }
+            });
+            let all: Vec<Delivery> = deliveries_of.collect();
+            for some in all.chunks(500) {
+                if deliveries.blocking_send(some.to_vec()).is_err() {
+                    return;
+                }
+            }
+            // Until the engine says that it is over, or is gone.
+            while let Some(command) = commands.blocking_recv() {
+                if matches!(command, Command::Close { .. }) {
+                    return;
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+/// A store and a handler that never wait, as SQLite's, leave the engine's thread no pause in which anything
+/// else would be looked at.
+#[tokio::test]
+async fn a_stop_is_heard_while_nothing_ever_waits() {
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let (stop, handled) = (Mutex::new(Some(stop)), Arc::new(AtomicUsize::new(0)));
+    let (store, seen) = (MiniStore::default(), Arc::clone(&handled));
+    let source = Flood { count: 20_000, log: Arc::default() };
+    let report = Consumer::builder(ConsumerName::new("test").unwrap())
+        .source(source, Identity::Key)
+        .store(store.clone())
+        .handler_fn(async move |tx: &mut Tx, message: &Message| {
+            if seen.fetch_add(1, Ordering::SeqCst) == 100 {
+                let stop = stop.lock().unwrap().take().unwrap();
+                stop.send(()).unwrap();
+            }
+            // What was done before does not matter here, and copying it would.
+            let _ = (tx, message);
+            Ok(())
+        })
+        .options(ConsumerOptions { batch_max: 33, ..ConsumerOptions::default() })
+        .run_local(async { drop(stopped.await) })
+        .await
+        .unwrap();
+    assert_eq!(report.stopped, StopReason::Asked);
+    let handled = handled.load(Ordering::SeqCst);
+    assert!(handled <= 100 + 2 * 33, "{handled} messages were handled although a stop was asked for");
+    assert_eq!(report.counts.applied, handled as u64);
+}

@@ -40,6 +40,9 @@ fn partitions_that_are_added_before_the_end_are_read() {
     assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
     publish("200", &[]);
     let done = running.finish().exits(0);
-    assert_eq!(done.counts(["received", "applied"]), [220, 220]);
+    // A slow broker may hand what it was not told in time over again while the group takes up the new ones.
+    let [received, applied, duplicate, released] =
+        done.counts(["received", "applied", "duplicate", "released"]);
+    assert_eq!((applied, received), (220, 220 + duplicate + released), "{}", done.stdout);
     assert_eq!(done.json()["lag"].as_object().unwrap().len(), 4, "{}", done.stdout);
 }

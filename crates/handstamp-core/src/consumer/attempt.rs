@@ -12,7 +12,7 @@ use super::dispatch::{Cause, RunFailure};
 use super::item::{Failure, Item};
 use crate::crash_point::CrashPoint;
 use crate::decide::{OnIdReuse, Outcome};
-use crate::delivery::Disposition;
+use crate::delivery::{Disposition, Lane};
 use crate::handler::Decision;
 use crate::message::{Message, Timestamp};
 use crate::message_id::shown_text;
@@ -71,7 +71,12 @@ impl<S: Store> Shared<S> {
         let requests: Vec<_> = chunk.iter().filter_map(Item::claim).collect();
         let begun = match opened.take() {
             Some(opened) => Ok(opened),
-            None => self.store.begin(&self.consumer, &requests).await,
+            // A claim may wait for another process; dropped, it takes back what it has claimed.
+            None => tokio::select! {
+                biased;
+                begun = self.store.begin(&self.consumer, &requests) => begun,
+                () = self.cancelled(chunk[0].lane) => return Attempt::Cancelled,
+            },
         };
         let (mut tx, claims) = match begun {
             Ok(begun) => begun,
@@ -125,7 +130,7 @@ impl<S: Store> Shared<S> {
             self.live.add(&self.tally(chunk, &plans, &recorded));
             self.settle(chunk, Disposition::Ack);
         };
-        match self.commit(tx, next, durable).await {
+        match self.commit(tx, chunk[0].lane, next, durable).await {
             Ok(next_opened) => {
                 *opened = next_opened;
                 Attempt::Committed
@@ -139,6 +144,7 @@ impl<S: Store> Shared<S> {
     async fn commit(
         &self,
         tx: S::Tx,
+        lane: Lane,
         next: &[Item],
         durable: impl FnOnce(),
     ) -> Result<Option<Opened<S>>, StoreError> {
@@ -154,8 +160,12 @@ impl<S: Store> Shared<S> {
             biased;
             Ok(()) = told => {
                 durable();
-                // What is durable stays so; whatever is wrong with the next one, its own begin will say.
-                Ok(ended.await.unwrap_or_default())
+                tokio::select! {
+                    biased;
+                    // What is durable stays so; whatever is wrong with the next one, its own begin will say.
+                    ended = ended => Ok(ended.unwrap_or_default()),
+                    () = self.cancelled(lane) => Ok(None),
+                }
             }
             ended = &mut ended => {
                 let next_opened = ended?;

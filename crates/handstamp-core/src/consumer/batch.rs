@@ -80,7 +80,7 @@ pub(crate) enum BatchEnd {
 
 /// How many lines between two reports of an outage.
 const SAY_EVERY: Duration = Duration::from_secs(10);
-/// Conflicts end by themselves; one that lasts this long is said.
+/// Conflicts end by themselves; one that lasts this long is said, and a stop does not wait for its end.
 const CONFLICT_QUIET: Duration = Duration::from_secs(3);
 
 /// How many messages the next chunk may hold.
@@ -159,7 +159,7 @@ impl<S: Store> Shared<S> {
     async fn run_batch(&self, items: Vec<Item>, opened: &mut Option<Opened<S>>, next: &[Item]) -> BatchEnd {
         let mut queue = VecDeque::from(items);
         let mut size = ChunkSize::default();
-        let mut faults = 0;
+        let (mut faults, mut since) = (0, None);
         while let Some(first) = queue.front() {
             let (lane, wait) = (first.lane, first.alone.unwrap_or_default());
             if self.is_told(lane) == Told::Cancel || (!wait.is_zero() && !self.sleep(lane, wait).await) {
@@ -167,9 +167,10 @@ impl<S: Store> Shared<S> {
             }
             let mut chunk = take_chunk(&mut queue, size.limit);
             let next = if queue.is_empty() && self.goes_on(lane) { next } else { &[] };
+            let began = Instant::now();
             let attempt = self.attempt(&mut chunk, opened, next).await;
             if !matches!(attempt, Attempt::Again(_)) {
-                faults = 0;
+                (faults, since) = (0, None);
             }
             match attempt {
                 Attempt::Committed => size.committed(chunk.len()),
@@ -186,11 +187,13 @@ impl<S: Store> Shared<S> {
                     self.live.add(&Counts { reruns: 1, ..Counts::default() });
                     let wait = backoff_for(error.kind).wait(faults, random());
                     faults = faults.saturating_add(1);
+                    let lasts = began.duration_since(*since.get_or_insert(began)) + began.elapsed();
                     if error.kind == StoreErrorKind::Conflict && faults > CONFLICTS_BEFORE_SMALLER {
                         size.limit = (chunk.len() / 2).max(1);
                     }
                     prepend(&mut queue, chunk);
-                    if !self.sleep_for_store(lane, wait, error.kind, faults).await {
+                    let passes = faults <= CONFLICTS_THAT_PASS && lasts <= CONFLICT_QUIET;
+                    if !self.sleep_for_store(lane, wait, error.kind, passes).await {
                         return self.give_back(queue);
                     }
                 }
@@ -306,9 +309,8 @@ impl<S: Store> Shared<S> {
 
     /// Waits for the store; false when the lane was taken away, or when the consumer is stopping and the store
     /// is away or a conflict lasts: the batch is then given back.
-    async fn sleep_for_store(&self, lane: Lane, wait: Duration, kind: StoreErrorKind, faults: u32) -> bool {
-        let passes = matches!(kind, StoreErrorKind::Conflict | StoreErrorKind::Timeout);
-        if passes && faults <= CONFLICTS_THAT_PASS {
+    async fn sleep_for_store(&self, lane: Lane, wait: Duration, kind: StoreErrorKind, passes: bool) -> bool {
+        if passes && matches!(kind, StoreErrorKind::Conflict | StoreErrorKind::Timeout) {
             return self.sleep(lane, wait).await;
         }
         let mut stopping = self.stopping.subscribe();

@@ -182,6 +182,12 @@ impl<S: Store> Engine<S> {
         // runtime's driver, and every transaction sets several.
         let mut near = tokio::time::interval(NEAR);
         loop {
+            // Looked at before anything else begins: a store that never waits (SQLite) keeps batches ending one
+            // after the other, and the select below then gets no further than to them.
+            let goes_on = self.stop.is_none() && self.error.is_none();
+            if goes_on && stop.as_mut().now_or_never().is_some() {
+                self.stop = Some(StopReason::Asked);
+            }
             self.take_waiting();
             self.start_batches();
             self.check_end();
@@ -201,6 +207,9 @@ impl<S: Store> Engine<S> {
             }
             let stopping = deadline.is_some();
             let wake = self.next_wake(if self.overdue { None } else { deadline }, extend_at);
+            if wake.is_some_and(|wake| Instant::now() >= wake) {
+                self.on_time(&mut extend_at);
+            }
             tokio::select! {
                 biased;
                 Some(control) = self.control.recv() => self.on_port(Some(control), None),

@@ -46,6 +46,8 @@ use tokio_postgres::{Client, Row};
 
 /// Added to the server's own limits before an answer is given up.
 const ANSWER_MARGIN: Duration = Duration::from_secs(5);
+/// How long a claim behind a COMMIT that failed may take to be answered before it is cancelled.
+const UNWANTED_CLAIM: Duration = Duration::from_millis(50);
 /// How long a process stays exclusive after a deadlock, at first and at most.
 const EXCLUSIVE_MIN: Duration = Duration::from_secs(30);
 const EXCLUSIVE_MAX: Duration = Duration::from_secs(480);
@@ -304,8 +306,9 @@ impl Shared {
         consumer: &ConsumerKey,
         batch: &mut Batch,
         durable: oneshot::Sender<()>,
-    ) -> Result<(), NotOpen> {
+    ) -> Result<std::time::Instant, NotOpen> {
         let (parameters, opening) = self.opening(consumer);
+        let opened_at;
         let rows = {
             let options = &self.slots.options;
             let _flight = slot.coalesce();
@@ -321,7 +324,12 @@ impl Shared {
             .await;
             let answered = timeout(options.commit_timeout, committed.as_mut()).await;
             let answer = answered.ok().and_then(|()| committed.as_mut().take_output());
-            answer.unwrap_or_else(|| Err(no_answer_to_commit())).map_err(NotOpen::NotCommitted)?;
+            if let Err(error) = answer.unwrap_or_else(|| Err(no_answer_to_commit())) {
+                // What was sent behind it has an answer at once, or waits for somebody's lock.
+                let answered = timeout(UNWANTED_CLAIM, opened.as_mut()).await.is_ok();
+                return Err(NotOpen::NotCommitted { error, answered });
+            }
+            opened_at = std::time::Instant::now();
             // Nobody may wait for it any more.
             let _ = durable.send(());
             let answered = timeout(self.answer_limit(), opened.as_mut()).await;
@@ -331,7 +339,8 @@ impl Shared {
         timeout(self.answer_limit(), self.answer_claims(slot, &parameters, &rows, batch))
             .await
             .unwrap_or_else(|_| Err(no_answer_to_claim()))
-            .map_err(NotOpen::NotBegun)
+            .map_err(NotOpen::NotBegun)?;
+        Ok(opened_at)
     }
 
     /// After that long the server will not answer a statement of ours any more.
@@ -342,7 +351,8 @@ impl Shared {
 
 /// Why no transaction is open behind a commit.
 enum NotOpen {
-    NotCommitted(StoreError),
+    /// `answered`: nothing is under way any more on the connection.
+    NotCommitted { error: StoreError, answered: bool },
     NotBegun(StoreError),
 }
 
@@ -444,12 +454,16 @@ impl Store for PostgresStore {
             let _ = durable.send(());
             return Ok(None);
         }
-        let opened_at = std::time::Instant::now();
         let mut batch = Batch::new(ids);
         match shared.commit_and_open(&tx.slot, consumer, &mut batch, durable).await {
-            Ok(()) => Ok(Some((Tx { opened_at, ..tx }, batch.claims(ids)))),
-            Err(NotOpen::NotCommitted(error)) => {
-                shared.end_failed(tx, &error).await;
+            Ok(opened_at) => Ok(Some((Tx { opened_at, ..tx }, batch.claims(ids)))),
+            Err(NotOpen::NotCommitted { error, answered }) => {
+                if answered {
+                    shared.end_failed(tx, &error).await;
+                } else {
+                    shared.note(tx.consumer, code_of(&error).as_deref());
+                    tx.slot.abandon().await;
+                }
                 Err(error)
             }
             Err(NotOpen::NotBegun(error)) => {

@@ -341,7 +341,10 @@ impl Outgoing {
     fn watch_for_commit(&mut self, kind: u8, from: usize, to: usize) {
         let mut texts = self.partial[from..to].get(5..).unwrap_or_default().split(|&byte| byte == 0);
         match (kind, texts.next(), texts.next()) {
-            (b'P', Some(name), Some(sql)) if sql == COMMIT.as_bytes() => self.commit = Some(name.to_vec()),
+            // The first is ours, prepared at connect; a handler's own gets another name.
+            (b'P', Some(name), Some(sql)) if sql == COMMIT.as_bytes() => {
+                self.commit.get_or_insert_with(|| name.to_vec());
+            }
             (b'B', Some(_portal), Some(name)) => self.commits = self.commit.as_deref() == Some(name),
             _ => {}
         }
