@@ -10,6 +10,7 @@
 
 mod binding;
 mod compile;
+mod shortest;
 mod statement;
 mod token;
 
@@ -18,4 +19,5 @@ pub use binding::{
     Value, format_timestamp,
 };
 pub use compile::{CompiledEffect, EffectError, EffectSpec, ExpectRows};
+pub(crate) use shortest::shortest;
 pub use statement::{Statement, StatementError, StatementKind};

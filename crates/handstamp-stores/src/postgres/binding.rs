@@ -17,6 +17,7 @@
 //! | an array of these | a JSON array of scalars and nulls |
 //! | an enum or another simple type | text without NUL |
 
+use crate::effect::shortest;
 use crate::effect::{BindError, Value, format_timestamp};
 use bytes::BytesMut;
 use handstamp_core::json::{Document, Kind as JsonKind};
@@ -196,13 +197,15 @@ fn float<'a>(value: &'a Value<'_>, single: bool) -> Encoded<'a> {
         _ => return refused("it is no number"),
     };
     let shortest = if single {
-        token.parse::<f32>().ok().filter(|n| n.is_finite()).map(|n| format!("{n:e}"))
+        token.parse::<f32>().ok().filter(|n| n.is_finite()).map(|n| shortest(&n))
     } else {
-        token.parse::<f64>().ok().filter(|n| n.is_finite()).map(|n| format!("{n:e}"))
+        token.parse::<f64>().ok().filter(|n| n.is_finite()).map(|n| shortest(&n))
     };
-    match shortest {
-        Some(shortest) if Decimal::of(&shortest) == Decimal::of(&token) => fits(token.into_owned()),
-        _ => refused("it does not come back the same"),
+    let sent = Decimal::of(&token);
+    if shortest.is_some_and(|forms| forms.iter().any(|form| Decimal::of(form) == sent)) {
+        fits(token.into_owned())
+    } else {
+        refused("it does not come back the same")
     }
 }
 

@@ -352,7 +352,10 @@ impl Shared {
 /// Why no transaction is open behind a commit.
 enum NotOpen {
     /// `answered`: nothing is under way any more on the connection.
-    NotCommitted { error: StoreError, answered: bool },
+    NotCommitted {
+        error: StoreError,
+        answered: bool,
+    },
     NotBegun(StoreError),
 }
 

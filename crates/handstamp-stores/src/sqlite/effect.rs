@@ -14,6 +14,7 @@
 use super::classify::{code_of, is_general, kind_of, told};
 use super::connect::{Guard, Mode, unwatch_statements, watch_statements};
 use super::store::Tx;
+use crate::effect::shortest;
 use crate::effect::{
     BindError, CompiledEffect, ExpectRows, MessageView, Param, SharedParams, SharedValues, Value,
 };
@@ -245,8 +246,24 @@ fn number(token: &str) -> Option<BoundValue<'static>> {
     }
     let plain = token.to_ascii_lowercase().replace("e+", "e");
     // `{}` is always plain; `{:?}` is what JSON writers print, with an exponent where that is shorter.
-    let shortest = plain == format!("{real}") || plain == format!("{real:?}");
-    shortest.then_some(BoundValue::Real(real))
+    let [nearest, even] = shortest(&real);
+    let is_shortest = [format!("{real}"), format!("{real:?}")]
+        .iter()
+        .any(|form| plain == *form || (nearest != even && plain == with_digits(form, &even)));
+    is_shortest.then_some(BoundValue::Real(real))
+}
+
+/// A text of a number with the digits of another text of as many digits.
+fn with_digits(text: &str, of: &str) -> String {
+    let mantissa = of.split('e').next().unwrap_or_default();
+    let mut digits = mantissa.chars().filter(char::is_ascii_digit);
+    let mut begun = false;
+    text.chars()
+        .map(|c| {
+            begun |= ('1'..='9').contains(&c);
+            if begun && c.is_ascii_digit() { digits.next().unwrap_or(c) } else { c }
+        })
+        .collect()
 }
 
 /// What went wrong in one effect.
@@ -390,6 +407,10 @@ mod tests {
             ("1e-7", 1e-7),
             ("0.0000001", 1e-7),
             ("1.7976931348623157e308", f64::MAX),
+            // In the middle between two texts: each writer takes one of them.
+            ("1700000000123456.2", 1_700_000_000_123_456.2),
+            ("1700000000123456.3", 1_700_000_000_123_456.2),
+            ("-876165228768830.2", -876_165_228_768_830.2),
         ] {
             assert!(matches!(number(token), Some(BoundValue::Real(n)) if n == real), "{token}");
         }
@@ -401,6 +422,8 @@ mod tests {
             "1e400",
             "123456789012345678.5",
             "1.00",
+            "1700000000123456.1",
+            "0.30000000000000003",
         ] {
             assert!(number(token).is_none(), "{token}");
         }
