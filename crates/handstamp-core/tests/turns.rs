@@ -1,6 +1,6 @@
 //! Turns of several batches: the next claim leaves with a commit, and nothing begins that is not wanted any more.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests: a panic is the failure report")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests: a panic is the failure report")]
 
 mod mini;
 
@@ -265,4 +265,40 @@ async fn a_stop_is_heard_while_nothing_ever_waits() {
     let handled = handled.load(Ordering::SeqCst);
     assert!(handled <= 100 + 2 * 33, "{handled} messages were handled although a stop was asked for");
     assert_eq!(report.counts.applied, handled as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_waits_for_ever_ends_with_its_lane() {
+    for begun_before in [0, 3] {
+        let store = MiniStore::default();
+        // The first in a turn, and one that leaves with a commit.
+        let waits = (0..begun_before).map(|_| Next::Ok).chain([Next::Hang]);
+        store.0.lock().unwrap().begins = waits.collect();
+        let log = Arc::new(Mutex::new(vec![]));
+        let source = MiniSource { batches: vec![numbered(20)], log: Arc::clone(&log), ends: true };
+        let options = ConsumerOptions { shutdown_timeout: Duration::from_secs(5), ..one_by_one() };
+        let run = Consumer::builder(ConsumerName::new("test").unwrap())
+            .source(source, Identity::Key)
+            .store(store.clone())
+            .handler_fn(good)
+            .options(options)
+            .run_local(tokio::time::sleep(Duration::from_secs(1)));
+        let ended = tokio::time::timeout(Duration::from_secs(60), run).await;
+        let ended = ended.expect("it ends");
+        // Nobody wants the claim behind a commit any more; the first in a turn has until shutdown_timeout.
+        let counts = match ended {
+            Ok(report) if begun_before > 0 => {
+                assert!(report.took < Duration::from_secs(5), "{:?}", report.took);
+                report.counts
+            }
+            Err(error) if begun_before == 0 && error.kind == RunErrorKind::ShutdownTimeout => {
+                error.report.unwrap().counts
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((counts.applied, counts.released), (begun_before, 20 - begun_before), "{begun_before}");
+        assert_eq!(store.0.lock().unwrap().open, 0);
+        let acks = log.lock().unwrap().iter().filter(|line| line.starts_with("ack")).count();
+        assert_eq!(acks as u64, begun_before, "what was durable is settled");
+    }
 }

@@ -164,7 +164,8 @@ impl<S: Store> Shared<S> {
                     biased;
                     // What is durable stays so; whatever is wrong with the next one, its own begin will say.
                     ended = ended => Ok(ended.unwrap_or_default()),
-                    () = self.cancelled(lane) => Ok(None),
+                    // Nobody wants it any more, and it may wait for another process.
+                    () = self.left(lane) => Ok(None),
                 }
             }
             ended = &mut ended => {

@@ -271,14 +271,27 @@ impl<S: Store> Shared<S> {
 
     /// Completes when the lane is taken away; never for a lane that nobody watches.
     pub(crate) async fn cancelled(&self, lane: Lane) {
+        self.told(lane, Told::Cancel).await;
+    }
+
+    /// Completes when no other batch of the lane may begin.
+    pub(crate) async fn left(&self, lane: Lane) {
+        let mut stopping = self.stopping.subscribe();
+        tokio::select! {
+            () = self.told(lane, Told::Finish) => {}
+            Ok(_) = stopping.wait_for(|stopping| *stopping) => {}
+        }
+    }
+
+    /// Completes when the turn of the lane is told so, or worse.
+    async fn told(&self, lane: Lane, least: Told) {
         let receiver = self.told.borrow().get(&lane).map(watch::Sender::subscribe);
-        match receiver {
-            Some(mut receiver) => {
-                if receiver.wait_for(|told| *told == Told::Cancel).await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            }
-            None => std::future::pending().await,
+        let told = match receiver {
+            Some(mut receiver) => receiver.wait_for(|told| *told >= least).await.is_ok(),
+            None => false,
+        };
+        if !told {
+            std::future::pending::<()>().await;
         }
     }
 

@@ -20,6 +20,8 @@ use tokio::sync::oneshot;
 pub enum Next {
     Ok,
     Fail(StoreErrorKind),
+    /// Waits for ever, as behind another process's lock.
+    Hang,
     /// Commits, then says that there was no answer.
     CommitThenNoAnswer,
 }
@@ -81,9 +83,13 @@ impl Store for MiniStore {
     }
 
     async fn begin(&self, _: &ConsumerKey, ids: &[ClaimRequest]) -> Result<(Tx, Vec<Claim>), StoreError> {
+        let next = self.0.lock().unwrap().begins.pop_front();
+        if next == Some(Next::Hang) {
+            std::future::pending::<()>().await;
+        }
         let mut durable = self.0.lock().unwrap();
         durable.transactions += 1;
-        if let Some(Next::Fail(kind)) = durable.begins.pop_front() {
+        if let Some(Next::Fail(kind)) = next {
             return Err(StoreError::new(kind, "begin failed"));
         }
         let mut inbox = durable.inbox.clone();

@@ -14,6 +14,7 @@ use tokio_postgres::SimpleQueryMessage;
 on_each_server!(
     commit_and_next_claim_leave_before_any_answer,
     a_deferred_constraint_fails_the_commit_and_opens_nothing,
+    a_failed_commit_does_not_wait_for_the_claim_behind_it,
     a_claim_that_waits_too_long_leaves_the_commit_alone,
     a_backend_killed_behind_the_commit_leaves_the_commit_alone,
     a_connection_cut_anywhere_keeps_what_was_said,
@@ -96,6 +97,29 @@ async fn a_deferred_constraint_fails_the_commit_and_opens_nothing(database: Test
     let (tx, _) = store.begin(&key, &[request("c", None)]).await.unwrap();
     assert_eq!(pid(&tx).await, before, "the connection is used again");
     store.rollback(tx).await.unwrap();
+}
+
+async fn a_failed_commit_does_not_wait_for_the_claim_behind_it(database: TestDatabase) {
+    let mut options = database.options();
+    options.lock_timeout = 4 * LIMIT;
+    options.statement_timeout = 5 * LIMIT;
+    let (store, key) = database.wallet_with(options).await;
+    let unique = "ALTER TABLE ledger ADD UNIQUE (event_id) DEFERRABLE INITIALLY DEFERRED";
+    database.admin().await.batch_execute(unique).await.unwrap();
+    let (held, _) = store.begin(&key, &[request("held", None)]).await.unwrap();
+    let (tx, _) = store.begin(&key, &[request("a", None)]).await.unwrap();
+    tx.batch_execute("INSERT INTO ledger VALUES ('e', 1, 1), ('e', 1, 1)").await.unwrap();
+    let (tell, told) = oneshot::channel();
+    let next = [request("held", None)];
+    let ended = tokio::time::timeout(LIMIT, store.commit_and_begin(tx, &key, &next, tell)).await;
+    let error = ended.expect("it waits for the lock behind it").unwrap_err();
+    assert_eq!(error.kind, StoreErrorKind::Statement, "{error}");
+    assert!(told.await.is_err());
+    // Nothing of the claim is left: no lock, nobody in the queue.
+    store.rollback(held).await.unwrap();
+    for id in ["a", "held"] {
+        assert_eq!(answer(&store, &key, id).await, Claim::First, "{id}");
+    }
 }
 
 async fn a_claim_that_waits_too_long_leaves_the_commit_alone(database: TestDatabase) {
