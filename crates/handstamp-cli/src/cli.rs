@@ -49,8 +49,12 @@ Ctrl-C or SIGTERM once: finish what runs, settle, exit 0. A second time: exit 7 
 looked for four times in that time, unless `topic.metadata.refresh.interval.ms` is set; what is added right before \
 the end is read by the next run.
 
+`took` is the whole run. `messages/s` is of the time from the first message taken to the last outcome: it leaves out \
+waiting for the group, idling at the end, and what was given back. `lag` is what lies behind the offsets that Kafka \
+has; the next run receives it.
+
 With --json standard output is one object whatever happens: every counter, `error` (null when all went well), \
-`details`, `hints` and `exit_code`.")]
+`details`, `hints` and `exit_code`; `took_seconds`, `busy_seconds` and `messages_per_second`; `lag` of each partition.")]
     Run(RunArgs),
     /// Look for everything that would go wrong, without consuming.
     #[command(after_help = "Examples:

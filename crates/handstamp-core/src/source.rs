@@ -128,7 +128,8 @@ pub enum Control {
     Lost(Vec<Lane>),
     /// By position, everything that was there when asked has been handed over on these lanes.
     CaughtUp(Vec<Lane>),
-    /// How many records lie behind the last settled position of a lane.
+    /// How many records lie behind the last settled position of a lane. A source that tells it says it a last
+    /// time after its last commit, before it closes the deliveries.
     Lag(Vec<(Lane, u64)>),
     /// What became of settles.
     Settled(Vec<(Lane, DeliveryTag, Settled)>),

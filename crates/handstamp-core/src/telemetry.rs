@@ -5,8 +5,8 @@
 
 use crate::source::Notice;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The line of a source that asked its broker for messages for the first time: from here on it is polling.
@@ -53,6 +53,12 @@ impl Counts {
     /// Deliveries that ended under some count.
     #[must_use]
     pub fn ended(&self) -> u64 {
+        self.settled() + self.released
+    }
+
+    /// Deliveries that ended for good: all that ended but those given back.
+    #[must_use]
+    pub fn settled(&self) -> u64 {
         self.applied
             + self.duplicate
             + self.id_reused
@@ -60,7 +66,6 @@ impl Counts {
             + self.unmatched
             + self.dead_lettered
             + self.parked
-            + self.released
     }
 }
 
@@ -68,7 +73,7 @@ macro_rules! live_counts {
     ($($field:ident),* $(,)?) => {
         /// The counts of a running consumer, readable from any thread.
         #[derive(Debug, Default)]
-        pub struct LiveCounts { $($field: AtomicU64,)* lag: AtomicU64 }
+        pub struct LiveCounts { $($field: AtomicU64,)* lag: AtomicU64, span: Span }
 
         impl LiveCounts {
             /// The counts as they are now. While the consumer runs they are not one instant's.
@@ -80,6 +85,9 @@ macro_rules! live_counts {
             /// Adds a difference.
             pub(crate) fn add(&self, delta: &Counts) {
                 $(if delta.$field > 0 { self.$field.fetch_add(delta.$field, Ordering::Relaxed); })*
+                if delta.received > 0 || delta.settled() > 0 {
+                    self.span.note(delta, tokio::time::Instant::now());
+                }
             }
         }
     };
@@ -108,8 +116,37 @@ impl LiveCounts {
         self.lag.load(Ordering::Relaxed)
     }
 
+    /// From the first delivery to the last that ended for good; zero before there are both.
+    #[must_use]
+    pub fn busy(&self) -> Duration {
+        self.span.length()
+    }
+
     pub(crate) fn set_lag(&self, lag: u64) {
         self.lag.store(lag, Ordering::Relaxed);
+    }
+}
+
+/// When the first delivery was taken, and how long after it one last ended for good.
+#[derive(Debug, Default)]
+struct Span {
+    first: OnceLock<tokio::time::Instant>,
+    last_nanos: AtomicU64,
+}
+
+impl Span {
+    fn note(&self, delta: &Counts, now: tokio::time::Instant) {
+        if delta.received > 0 {
+            self.first.get_or_init(|| now);
+        }
+        if let (true, Some(first)) = (delta.settled() > 0, self.first.get()) {
+            let nanos = now.saturating_duration_since(*first).as_nanos();
+            self.last_nanos.fetch_max(u64::try_from(nanos).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+
+    fn length(&self) -> Duration {
+        Duration::from_nanos(self.last_nanos.load(Ordering::Relaxed))
     }
 }
 
@@ -129,10 +166,12 @@ pub struct Report {
     pub counts: Counts,
     /// Things that happened to the source, by kind.
     pub notices: BTreeMap<Notice, u64>,
-    /// Lag of each lane as last told.
+    /// Lag of each lane that is still ours, as last told; lanes of which none was told are left out.
     pub lag: Vec<LaneLag>,
-    /// How long the run took.
+    /// How long the run took, waiting included.
     pub took: Duration,
+    /// From the first delivery to the last that ended for good: the time that a rate is of.
+    pub busy: Duration,
     /// Why it ended.
     pub stopped: crate::consumer::StopReason,
 }
@@ -177,6 +216,26 @@ impl LineLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_span_is_from_the_first_delivery_to_the_last_that_ended_for_good() {
+        let start = tokio::time::Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let received = Counts { received: 1, ..Counts::default() };
+        let released = Counts { released: 1, ..Counts::default() };
+        let span = Span::default();
+        span.note(&received, at(10));
+        assert_eq!(span.length(), Duration::ZERO);
+        for (seconds, applied) in [(13, 1), (12, 2)] {
+            span.note(&Counts { applied, ..Counts::default() }, at(seconds));
+        }
+        // Neither what comes nor what is given back afterwards makes it longer.
+        span.note(&received, at(20));
+        span.note(&released, at(30));
+        assert_eq!(span.length(), Duration::from_secs(3));
+        span.note(&Counts { duplicate: 1, ..Counts::default() }, at(25));
+        assert_eq!(span.length(), Duration::from_secs(15));
+    }
 
     #[test]
     fn at_most_so_many_lines_a_second_and_the_rest_is_told() {

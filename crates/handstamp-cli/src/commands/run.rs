@@ -41,8 +41,8 @@ fn cut_off(
     let (json, name, started) = (args.json, config.name.clone(), Instant::now());
     move |error| {
         if json {
-            let counts = live.get().map(|live| live.snapshot()).unwrap_or_default();
-            let report = Report { counts, ..nothing_done(started) };
+            let (counts, busy) = live.get().map(|live| (live.snapshot(), live.busy())).unwrap_or_default();
+            let report = Report { counts, busy, ..nothing_done(started) };
             let object = stopped_by_error(Some(name.as_str()), &report);
             // Nobody is left to hear of it.
             let _ = output::print_json(&error.to_json(&object));
@@ -183,6 +183,7 @@ fn nothing_done(started: Instant) -> Report {
         notices: BTreeMap::new(),
         lag: Vec::new(),
         took: started.elapsed(),
+        busy: Duration::ZERO,
         stopped: StopReason::Asked,
     }
 }

@@ -32,6 +32,8 @@ pub(crate) fn report(consumer: Option<&str>, report: &Report) -> Value {
         "notices": notices,
         "lag": lag,
         "took_seconds": report.took.as_secs_f64(),
+        "busy_seconds": report.busy.as_secs_f64(),
+        "messages_per_second": super::rate(report),
         "stopped": stopped(report.stopped),
         "error": null,
         "details": [],

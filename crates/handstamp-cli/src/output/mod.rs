@@ -72,7 +72,38 @@ pub(crate) fn written(outcome: io::Result<()>) -> Result<Reader, CliError> {
     }
 }
 
+/// Messages that ended for good a second, from the first delivery to the last outcome: waiting for the group
+/// and idling at the end are no part of it.
+fn rate(report: &handstamp_core::Report) -> f64 {
+    live::per_second(report.counts.settled(), report.busy.as_secs_f64())
+}
+
 /// Says something beside the result, on standard error, redacted.
 pub(crate) fn say(text: &str) {
     live::write_above(&redact::redact(&format!("{text}\n")));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handstamp_core::{Counts, Report, StopReason};
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    #[test]
+    fn the_rate_is_of_the_time_with_messages_and_of_those_that_ended_for_good() {
+        let counts =
+            Counts { received: 900, applied: 500, duplicate: 100, released: 300, ..Counts::default() };
+        let (took, busy) = (Duration::from_secs(5), Duration::from_secs(2));
+        let (notices, lag) = (BTreeMap::new(), vec![]);
+        let report = Report { counts, notices, lag, took, busy, stopped: StopReason::Idle };
+        let text = table::report(&report);
+        assert!(text.contains("took 5.00 s, 300 messages/s;"), "{text}");
+        let object = json::report(None, &report);
+        for (name, value) in [("took_seconds", 5.0), ("busy_seconds", 2.0), ("messages_per_second", 300.0)] {
+            assert_eq!(object[name], value, "{name}");
+        }
+        let nothing = Report { counts: Counts::default(), busy: Duration::ZERO, ..report };
+        assert!(table::report(&nothing).contains("took 5.00 s, 0 messages/s;"));
+    }
 }

@@ -68,7 +68,7 @@ pub(crate) fn report(report: &Report) -> String {
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     let seconds = report.took.as_secs_f64();
-    let rate = super::live::per_second(report.counts.ended(), seconds);
+    let rate = super::rate(report);
     format!("{}\n took {seconds:.2} s, {rate:.0} messages/s; {}\n", lines.join("\n"), stopped(report.stopped))
 }
 

@@ -112,6 +112,7 @@ fn empty_report(started: Instant, stopped: StopReason) -> Report {
         notices: BTreeMap::new(),
         lag: vec![],
         took: started.elapsed(),
+        busy: Duration::ZERO,
         stopped,
     }
 }
@@ -394,10 +395,10 @@ impl<S: Store> Engine<S> {
     fn on_lag(&mut self, lags: &[(Lane, u64)]) {
         for (lane, lag) in lags {
             if let Some(state) = self.intake.lanes.get_mut(lane) {
-                state.lag = *lag;
+                state.lag = Some(*lag);
             }
         }
-        self.shared.live.set_lag(self.intake.lanes.values().map(|s| s.lag).sum());
+        self.shared.live.set_lag(self.intake.lanes.values().filter_map(|s| s.lag).sum());
     }
 
     /// Counts and queues deliveries; every lane of them was assigned before.
@@ -553,6 +554,7 @@ impl<S: Store> Engine<S> {
                 }
             }
         }
+        // A source says its last lag before it closes the deliveries: it lies here now.
         self.drain_control(&mut vec![]);
     }
 
@@ -561,12 +563,13 @@ impl<S: Store> Engine<S> {
         let counts = self.shared.live.snapshot();
         debug_assert_eq!(crate::invariants::counts_reconcile(&counts), Ok(()));
         let ended = if self.error.is_some() { StopReason::Failed } else { StopReason::SourceEnded };
-        let lag = |s: &super::intake::LaneState| LaneLag { name: s.name.clone(), lag: s.lag };
+        let lag = |s: &super::intake::LaneState| Some(LaneLag { name: s.name.clone(), lag: s.lag? });
         let report = Report {
             counts,
             notices: self.notices,
-            lag: self.intake.lanes.values().map(lag).collect(),
+            lag: self.intake.lanes.values().filter_map(lag).collect(),
             took: self.started.elapsed(),
+            busy: self.shared.live.busy(),
             stopped: self.stop.unwrap_or(ended),
         };
         if let Some(mut error) = self.error {

@@ -31,7 +31,8 @@ pub(crate) struct LaneState {
     pub(crate) revoking: bool,
     held: bool,
     served: u64,
-    pub(crate) lag: u64,
+    /// As last told.
+    pub(crate) lag: Option<u64>,
 }
 
 /// All lanes of this process.
@@ -102,7 +103,7 @@ impl Intake {
             revoking: false,
             held: false,
             served: 0,
-            lag: 0,
+            lag: None,
         };
         self.lanes.insert(named.lane, state);
     }

@@ -115,6 +115,16 @@ impl Owned {
         if self.mark.in_flight() == 0 && self.left.is_empty() { settled.max(self.end) } else { settled }
     }
 
+    /// As `settled_to`, of what the broker is known to have: what comes again lies behind it.
+    pub(super) fn committed_to(&self) -> Option<i64> {
+        let committed = self.committed.or(self.start);
+        if self.mark.position().is_none_or(|position| Some(position) <= committed) {
+            self.settled_to().or(self.first)
+        } else {
+            committed.or(self.first)
+        }
+    }
+
     /// Whether something may be waiting. A lane with something released hands over nothing until it can
     /// go back.
     pub(super) fn ready(&self) -> bool {

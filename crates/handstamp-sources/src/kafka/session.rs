@@ -1,5 +1,6 @@
 //! One client in its group: the loop, the errors it meets, and its bounded end.
 
+use super::assignment::Owned;
 use super::commit::Commits;
 use super::context::Context;
 use super::ffi::{self, Client, Queue};
@@ -116,6 +117,7 @@ impl Session {
     pub(super) fn run(mut self) -> (Worker, End) {
         let end = self.serve();
         let heard = self.worker.engine_gone || self.commit_at_the_end();
+        self.say_lag(Owned::committed_to);
         let limit = if heard { self.leave_limit() } else { self.leave_limit().min(LEAVE_UNHEARD_WITHIN) };
         (self.leave(limit), end)
     }
@@ -238,6 +240,17 @@ impl Session {
         self.next_second = now + EVERY_SECOND;
         self.worker.hooks.ticks.fetch_add(1, Ordering::Relaxed);
         self.say_without_lanes(now);
+        let queued = self.say_lag(Owned::settled_to);
+        self.worker.hooks.queued.store(u64::try_from(queued).unwrap_or(u64::MAX), Ordering::Relaxed);
+        if let Some((code, _)) = self.client.client().fatal_error() {
+            tracing::error!(target: "handstamp", %code, "the Kafka client cannot go on; building a new one");
+            self.end = Some(End::Rebuild);
+        }
+    }
+
+    /// Says of each lane how many records lie between that position and the end of the partition, as far as
+    /// the client saw it. Returns how many messages wait inside the client library.
+    fn say_lag(&mut self, position: fn(&Owned) -> Option<i64>) -> usize {
         let (mut lag, mut queued) = (vec![], 0);
         for id in self.worker.lanes.ours() {
             let lane = self.worker.lanes.lane(id);
@@ -245,18 +258,14 @@ impl Session {
             let Some(owned) = &slot.owned else { continue };
             queued += owned.queue.len();
             let high = ffi::watermarks(&self.client, &slot.topic, slot.partition).map(|(_, high)| high);
-            if let (Some(high), Some(settled)) = (high, owned.settled_to()) {
-                lag.push((lane, u64::try_from(high - settled).unwrap_or(0)));
+            if let (Some(high), Some(from)) = (high, position(owned)) {
+                lag.push((lane, u64::try_from(high - from).unwrap_or(0)));
             }
         }
-        self.worker.hooks.queued.store(u64::try_from(queued).unwrap_or(u64::MAX), Ordering::Relaxed);
         if !lag.is_empty() {
             self.worker.say(Control::Lag(lag));
         }
-        if let Some((code, _)) = self.client.client().fatal_error() {
-            tracing::error!(target: "handstamp", %code, "the Kafka client cannot go on; building a new one");
-            self.end = Some(End::Rebuild);
-        }
+        queued
     }
 
     /// Something came from the broker: it is not away.

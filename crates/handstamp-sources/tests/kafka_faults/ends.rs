@@ -97,6 +97,7 @@ fn a_close_without_a_broker_does_not_use_up_all_the_time_it_has() {
     engine.send(Command::Close { within: Duration::from_secs(75) });
     engine.until("the source's end", |e| e.ended);
     assert_eq!(engine.settled_as(Settled::Done), 0, "nobody took the commit");
+    assert_eq!(engine.lag.values().sum::<u64>(), 10, "all of it comes again");
     // Ten milliseconds each: a second, and what comes of events in between.
     let polls = engine.hooks.leaving.load(Ordering::Relaxed);
     assert!(polls <= 400, "{polls} polls while leaving");
