@@ -244,6 +244,26 @@ fn sigterm_settles_what_is_done_and_the_next_run_goes_on() {
 }
 
 #[test]
+fn the_lag_of_a_run_stopped_in_the_middle_is_what_the_next_run_receives() {
+    let servers = Servers::new();
+    servers.publish_sample("300", &["--partitions", "1"]);
+    let toml = servers.place.read("kafka.toml");
+    let slow = toml.replace("[identity]", "[consumer]\nbatch_max = 10\n[identity]");
+    servers.place.write("slow.toml", &format!("{slow}\n[[effect]]\nsql = \"SELECT pg_sleep(0.02)\"\n"));
+    let mut running = servers.place.start("trace", &["run", "slow.toml", "--migrate", "--json"]);
+    running.says("running");
+    assert!(wait_for(|| servers.number("SELECT count(*) FROM ledger") > 0));
+    running.signal("TERM");
+    let first = running.finish().exits(0);
+    let lag = first.json()["lag"].as_object().unwrap().values().map(|lag| lag.as_u64().unwrap()).sum::<u64>();
+    let [applied] = first.counts(["applied"]);
+    assert!(lag > 0 && lag + applied == 300, "{}", first.stdout);
+    let rest = servers.place.run(&["run", "kafka.toml", "--until-idle", "1s", "--json"]).exits(0);
+    assert_eq!(rest.counts(["received", "applied", "duplicate"]), [lag, lag, 0]);
+    assert_eq!(rest.json()["lag"], serde_json::json!({ format!("{}[0]", servers.topic): 0 }));
+}
+
+#[test]
 fn many_processes_may_migrate_one_database_at_once() {
     let servers = Servers::new();
     let runs: Vec<_> = (0..4).map(|_| servers.place.start("trace", &["migrate", "kafka.toml"])).collect();
