@@ -155,7 +155,10 @@ pub(crate) enum InboxCommand {
     /// What became of one message id.
     #[command(after_help = "Examples:
   handstamp inbox get wallet.toml 0193f5a0-7c3e-7b1a-8000-0123456789ab
-  handstamp inbox get wallet.toml --json order-17")]
+  handstamp inbox get wallet.toml --json order-17
+
+An id that the consumer has not seen is an answer (`known` is false), not an error: exit 0. Other bodies that came \
+under the id are in `id_reused`, at most 100 of them; `dead_letter` is the id's own, or else the first of those.")]
     Get(InboxGetArgs),
 }
 

@@ -60,6 +60,13 @@ impl Findings {
         self.fail(what, todo);
     }
 
+    /// Each effect that does not fit.
+    pub(crate) fn fail_effects(&mut self, unfit: Vec<handstamp_core::StoreError>) {
+        for error in unfit {
+            self.fail_error(&error.into(), "correct the effect or the tables");
+        }
+    }
+
     /// The exit code of the whole check.
     pub(crate) fn exit(&self) -> Exit {
         if self.count(Level::Failed) > 0 { Exit::CheckFailed } else { Exit::Ok }

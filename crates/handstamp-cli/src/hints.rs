@@ -10,8 +10,12 @@ const DEPTH_MAX: usize = 32;
 
 /// What to do about a store's error.
 pub(crate) fn for_store(kind: StoreErrorKind, error: &(dyn Error + 'static)) -> Option<&'static str> {
+    if kind == StoreErrorKind::NotMigrated {
+        // Ours are missing, which the message says with what to do; the code behind it would lead to the user's.
+        return None;
+    }
     let by_code = sqlstate(error).and_then(|code| for_sqlstate(&code));
-    by_code.or_else(|| for_chain(error)).or(match kind {
+    by_code.or_else(|| for_chain(error)).or_else(|| for_tls(error)).or(match kind {
         StoreErrorKind::SchemaMismatch => Some(
             "do your own tables exist and have these columns? `[store] setup` names a file that makes them",
         ),
@@ -22,13 +26,23 @@ pub(crate) fn for_store(kind: StoreErrorKind, error: &(dyn Error + 'static)) -> 
     })
 }
 
+/// A database's server that was asked for TLS and has none.
+fn for_tls(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    (first_io(error)? == io::ErrorKind::Unsupported)
+        .then_some("set TLS up in the server, or write sslmode=prefer or sslmode=disable into `[store] url`")
+}
+
 /// What to do about the first error of the operating system in a chain.
 pub(crate) fn for_chain(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    first_io(error).and_then(for_io)
+}
+
+fn first_io(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
     let mut next = Some(error);
     for _ in 0..DEPTH_MAX {
         let error = next?;
         if let Some(found) = error.downcast_ref::<io::Error>() {
-            return for_io(found.kind());
+            return Some(found.kind());
         }
         next = error.source();
     }

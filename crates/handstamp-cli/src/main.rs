@@ -56,6 +56,12 @@ fn fail(error: &CliError, nothing: Option<&Value>) -> ExitCode {
     ExitCode::from(error.exit.code())
 }
 
+/// What the parser says in front of its advice, in one line: it lists arguments below the sentence.
+fn first_paragraph(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    lines.join(" ").trim_start_matches("error: ").to_owned()
+}
+
 /// Prints help where it belongs: asked for, on standard output; as an error, on standard error.
 fn usage(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
@@ -67,8 +73,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     let asked: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     if let Some(nothing) = commands::nothing_of(&asked) {
         let text = error.render().to_string();
-        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        let _ = output::print_json(&CliError::usage(first).to_json(&nothing));
+        let _ = output::print_json(&CliError::usage(first_paragraph(&text)).to_json(&nothing));
     }
     // Nothing can be done about a standard error that is gone.
     let _ = error.print();

@@ -22,9 +22,12 @@ pub(crate) mod sqlite;
 use crate::config::{Config, StoreSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
-use handstamp_core::{BatchHandler, FailureClass, Fingerprint, MessageId, Store, StoreError};
+use handstamp_core::{BatchHandler, FailureClass, Fingerprint, MessageId, Store, StoreError, StoreErrorKind};
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use std::sync::Arc;
+
+/// What is said where SQLite is asked to grant something.
+const NO_ROLES: &str = "--grant-to: SQLite has no roles";
 
 /// What `migrate` did.
 #[derive(Debug)]
@@ -167,6 +170,20 @@ pub(crate) fn migration_sql(config: &Config) -> Result<String, CliError> {
     }
 }
 
+/// The SQL by which `migrate` lets a role use our own tables; no connection is needed to know it.
+///
+/// # Errors
+/// A store without roles, a schema's name that cannot be, or a store that was not built in.
+pub(crate) fn grants_sql(config: &Config, role: &str) -> Result<String, CliError> {
+    match &config.store {
+        StoreSection::Sqlite(_) => Err(StoreError::new(StoreErrorKind::Config, NO_ROLES).into()),
+        #[cfg(feature = "postgres")]
+        StoreSection::Postgres(section) => postgres::grants_sql(section, role),
+        #[cfg(not(feature = "postgres"))]
+        StoreSection::Postgres(_) => Err(built_without("store", "postgres")),
+    }
+}
+
 /// A type that this build of the program does not have.
 #[cfg_attr(
     all(feature = "kafka", feature = "file", feature = "postgres", feature = "sqlite"),
@@ -184,10 +201,7 @@ pub(crate) fn setup_file(config: &Config) -> Result<Option<(String, String)>, St
     let Some(setup) = config.store.setup() else { return Ok(None) };
     let path = config.resolve(&setup.value);
     let failed = |what: String| {
-        StoreError::new(
-            handstamp_core::StoreErrorKind::Config,
-            format!("[store] setup: {}: {what}", path.display()),
-        )
+        StoreError::new(StoreErrorKind::Config, format!("[store] setup: {}: {what}", path.display()))
     };
     let bytes = std::fs::read(&path).map_err(|error| failed(error.to_string()).with_source(error))?;
     let text = String::from_utf8(bytes).map_err(|_| failed("the file is not UTF-8 text".to_owned()))?;

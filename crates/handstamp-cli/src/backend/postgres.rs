@@ -6,7 +6,8 @@ use crate::exit::CliError;
 use crate::findings::Findings;
 use handstamp_core::{FailureClass, Fingerprint, MessageId, StoreError, StoreErrorKind};
 use handstamp_stores::postgres::{
-    MigrateOptions, PostgresOptions, PostgresStore, SchemaName, ServerFacts, Setup, SqlEffects, show_sql,
+    MigrateOptions, PostgresOptions, PostgresStore, SchemaName, ServerFacts, Setup, SqlEffects, show_grants,
+    show_sql,
 };
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use std::sync::Arc;
@@ -76,6 +77,14 @@ fn schema(section: &PostgresSection) -> Result<SchemaName, CliError> {
 /// A schema that cannot be.
 pub(crate) fn migration_sql(section: &PostgresSection) -> Result<String, CliError> {
     Ok(show_sql(&schema(section)?))
+}
+
+/// The SQL that lets a role use our own tables.
+///
+/// # Errors
+/// A schema that cannot be.
+pub(crate) fn grants_sql(section: &PostgresSection, role: &str) -> Result<String, CliError> {
+    Ok(show_grants(&schema(section)?, role))
 }
 
 impl Backend for Postgres {
@@ -167,8 +176,9 @@ impl Backend for Postgres {
             // `run` alone does not read it.
             findings.warn(format!("store: migrate would fail: {error}"), "correct `[store] setup`");
         }
-        match effects(config).check(&self.store).await {
-            Ok(()) => findings.ok("effects: each fits the tables"),
+        match effects(config).unfit(&self.store).await {
+            Ok(unfit) if unfit.is_empty() => findings.ok("effects: each fits the tables"),
+            Ok(unfit) => findings.fail_effects(unfit),
             Err(error) => {
                 let said = matches!(error.kind, StoreErrorKind::NotMigrated | StoreErrorKind::Unavailable);
                 findings.fail_error(&error.into(), "correct the effect or the tables");

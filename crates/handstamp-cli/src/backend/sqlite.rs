@@ -1,6 +1,6 @@
 //! SQLite: the store, its effects, and what operators ask of it.
 
-use super::{Backend, Migrated, NameInStore, setup_file};
+use super::{Backend, Migrated, NO_ROLES, NameInStore, setup_file};
 use crate::config::{Config, SqliteSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
@@ -62,7 +62,7 @@ impl Backend for Sqlite {
 
     async fn migrate(&self, config: &Config, grant_to: Option<&str>) -> Result<Migrated, StoreError> {
         if grant_to.is_some() {
-            return Err(StoreError::new(StoreErrorKind::Config, "--grant-to: SQLite has no roles"));
+            return Err(StoreError::new(StoreErrorKind::Config, NO_ROLES));
         }
         let options = self.options(config)?;
         let setup = options.setup.as_ref().map(|setup| setup.name.clone());
@@ -120,20 +120,22 @@ impl Backend for Sqlite {
             Ok(options) => SqliteStore::rehearse(&options, &effects(config), &config.name, fingerprint).await,
             Err(error) => Err(error),
         };
-        if rehearsed.is_ok() {
+        if let Ok(rehearsed) = &rehearsed {
             let what = if self.path.exists() {
                 "takes claims"
             } else {
                 "does not exist yet; the first run makes it"
             };
             findings.ok(format!("store: {place} {what}"));
-            findings.ok("effects: each fits the tables");
+            if rehearsed.unfit.is_empty() {
+                findings.ok("effects: each fits the tables");
+            }
         }
-        NameInStore::from_rehearsal(
-            rehearsed,
-            findings,
-            "correct [store], or the effect or file that is named",
-        )
+        let answer = rehearsed.map(|rehearsed| {
+            findings.fail_effects(rehearsed.unfit);
+            rehearsed.known
+        });
+        NameInStore::from_rehearsal(answer, findings, "correct [store], or the effect or file that is named")
     }
 }
 

@@ -6,9 +6,14 @@ use crate::cli::InboxGetArgs;
 use crate::config::{self, Config, Uses};
 use crate::exit::{CliError, Exit};
 use crate::output::{self, table};
-use handstamp_core::{DeadLetter, InboxState, MessageId};
+use handstamp_core::{DeadLetter, FailureClass, InboxState, MessageId};
 use handstamp_stores::rows::{DeadLetterKey, DeadLetterSummary, InboxRow};
 use serde_json::{Value, json};
+
+/// Rows read at a time.
+const PAGE: u32 = 500;
+/// Other bodies of one id that are shown; `dlq list --class id_reused` has all.
+const REUSED_MAX: usize = 100;
 
 /// Prints the inbox row of an id, and why it was given up where it was; an unknown id is an answer, not an
 /// error.
@@ -29,22 +34,57 @@ async fn get_with<B: Backend>(
     id: &MessageId,
 ) -> Result<Exit, CliError> {
     let row = backend.inbox_row(config, id).await?;
-    let letter = match &row {
+    let own = match &row {
         Some(row) if row.state == InboxState::Dead => {
             let key = DeadLetterKey(DeadLetter::dedup_of_id(id));
             backend.dead_letter(config, key).await?.map(|row| row.summary())
         }
         _ => None,
     };
+    let letters = Letters { own, reused: reused(backend, config, id).await? };
     if args.json {
-        output::print_json(&object(config, id, row.as_ref(), letter.as_ref()))?;
+        output::print_json(&object(config, id, row.as_ref(), &letters))?;
         return Ok(Exit::Ok);
     }
     match row {
         None => output::print(&format!("consumer {} has not seen {id}\n", config.name))?,
-        Some(row) => output::print(&table::fields(&fields(&row, letter.as_ref())))?,
+        Some(row) => output::print(&table::fields(&fields(&row, letters.own.as_ref())))?,
+    }
+    for letter in &letters.reused {
+        let fields = dlq::fields(letter);
+        output::print(&format!("\ncame again with another body:\n{}", table::fields(&fields)))?;
     }
     Ok(Exit::Ok)
+}
+
+/// The dead letters of an id.
+struct Letters {
+    /// Its own message, given up.
+    own: Option<DeadLetterSummary>,
+    /// Other bodies that came under it, oldest first.
+    reused: Vec<DeadLetterSummary>,
+}
+
+/// Other bodies that came under the id. Their keys hold their digests, which nobody here knows: all of that
+/// class are looked through.
+async fn reused<B: Backend>(
+    backend: &B,
+    config: &Config,
+    id: &MessageId,
+) -> Result<Vec<DeadLetterSummary>, CliError> {
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let page = backend.dead_letters(config, Some(FailureClass::IdReused), after, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(found) };
+        after = Some(last.cursor());
+        for letter in page.into_iter().filter(|letter| letter.id.as_ref() == Some(id)) {
+            found.push(letter);
+            if found.len() == REUSED_MAX {
+                return Ok(found);
+            }
+        }
+    }
 }
 
 /// For a person: a fact a line.
@@ -64,12 +104,8 @@ fn fields(row: &InboxRow, letter: Option<&DeadLetterSummary>) -> Vec<(&'static s
     fields
 }
 
-fn object(
-    config: &Config,
-    id: &MessageId,
-    row: Option<&InboxRow>,
-    letter: Option<&DeadLetterSummary>,
-) -> Value {
+fn object(config: &Config, id: &MessageId, row: Option<&InboxRow>, letters: &Letters) -> Value {
+    let first = letters.own.as_ref().or(letters.reused.first());
     json!({
         "consumer": config.name.as_str(),
         "id": id.to_string(),
@@ -78,6 +114,7 @@ fn object(
         "first_seen": row.map(|row| row.first_seen.to_string()),
         // 64 bits do not fit every reader's numbers.
         "digest": row.and_then(|row| row.digest).map(|digest| format!("{:016x}", digest.cast_unsigned())),
-        "dead_letter": letter.map(dlq::summary),
+        "dead_letter": first.map(dlq::summary),
+        "id_reused": letters.reused.iter().map(dlq::summary).collect::<Vec<Value>>(),
     })
 }

@@ -1,6 +1,6 @@
 //! `migrate`: our tables, the user's setup file, grants.
 
-use crate::backend::{Backend, Migrated, migration_sql, setup_file, with_backend};
+use crate::backend::{Backend, Migrated, grants_sql, migration_sql, setup_file, with_backend};
 use crate::cli::MigrateArgs;
 use crate::config::{self, Config, Uses};
 use crate::exit::{CliError, Exit};
@@ -13,17 +13,27 @@ use serde_json::{Value, json};
 /// What the store answered.
 pub(crate) fn migrate(args: &MigrateArgs) -> Result<Exit, CliError> {
     if args.show_sql {
-        return show_sql(&config::load(&args.file, Uses::MigrationText)?);
+        return show_sql(&config::load(&args.file, Uses::MigrationText)?, args.grant_to.as_deref());
     }
     let config = config::load(&args.file, Uses::Migration)?;
     let runtime = super::runtime()?;
     with_backend!(&config, backend => runtime.block_on(migrate_with(&backend, &config, args)))
 }
 
-fn show_sql(config: &Config) -> Result<Exit, CliError> {
+fn show_sql(config: &Config, grant_to: Option<&str>) -> Result<Exit, CliError> {
     let mut sql = migration_sql(config)?;
+    let grants = grant_to.map(|role| grants_sql(config, role)).transpose()?;
     if let Some((name, text)) = setup_file(config)? {
         sql.push_str(&format!("\n-- [store] setup: {name}\n{text}"));
+    }
+    if let (Some(role), Some(grants)) = (grant_to, grants) {
+        sql.push_str(&format!("\n-- --grant-to {role:?}: Handstamp's own tables\n{grants}"));
+        if config.store.setup().is_some() {
+            sql.push_str(
+                "-- The same migration grants SELECT, INSERT, UPDATE and DELETE on the tables of `[store] setup`, USAGE on\n\
+                 -- their schemas, and USAGE and SELECT on their sequences: it finds their names in the database.\n",
+            );
+        }
     }
     output::print(&sql)?;
     Ok(Exit::Ok)

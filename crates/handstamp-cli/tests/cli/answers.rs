@@ -9,12 +9,12 @@ const APPLIED: &str = "0193f5a0-7c01-7a5c-84d3-25160c5c7fd0";
 const DEAD: &str = "0193f5a0-7c20-729e-899b-fd7f86734721";
 
 /// Runs SQL beside the program.
-type Sql = Box<dyn Fn(&Place, &str)>;
+pub(crate) type Sql = Box<dyn Fn(&Place, &str)>;
 
 /// The wallet's file on a store, with what an administrator may do beside the program.
-struct Wallet {
-    place: Place,
-    file: &'static str,
+pub(crate) struct Wallet {
+    pub(crate) place: Place,
+    pub(crate) file: &'static str,
     tables: &'static str,
     sql: Sql,
 }
@@ -26,24 +26,24 @@ impl Wallet {
     }
 
     /// The program with the pipeline's file put in for FILE.
-    fn run(&self, log: &str, args: &[&str]) -> Done {
+    pub(crate) fn run(&self, log: &str, args: &[&str]) -> Done {
         let args: Vec<&str> =
             args.iter().map(|word| if *word == "FILE" { self.file } else { word }).collect();
         self.place.run_at(log, &args)
     }
 
-    fn json(&self, args: &[&str]) -> Value {
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
         self.run("trace", args).exits(0).json()
     }
 
     /// Runs SQL beside the program; `TABLES` is what the names of ours begin with.
-    fn sql(&self, sql: &str) {
+    pub(crate) fn sql(&self, sql: &str) {
         (self.sql)(&self.place, &sql.replace("TABLES", self.tables));
     }
 }
 
 /// Does the same on each store that this build has.
-fn on_each_store(test: impl Fn(&Wallet)) {
+pub(crate) fn on_each_store(test: impl Fn(&Wallet)) {
     test(&Wallet::on_sqlite());
     #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
     {

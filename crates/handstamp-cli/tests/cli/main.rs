@@ -15,6 +15,7 @@ mod growth;
 mod kafka_postgres;
 #[cfg(feature = "lab")]
 mod lab_demo;
+mod mistakes;
 mod operators;
 mod outputs;
 mod peeks;

@@ -108,10 +108,11 @@ impl PostgresOptions {
                 "the Postgres URL has more than one @: percent-encode @ : / ? # % in the password (@ is %40)",
             ));
         }
+        refuse_scheme(url)?;
         let (stripped, ssl) = take_ssl(url)?;
         let mut config = Config::from_str(&stripped).map_err(|_| {
             // The driver's text may quote a piece of the password: it is left out on purpose.
-            bad("the Postgres URL cannot be read: write postgres://user:password@host:5432/database and percent-encode @ : / ? # % in the password")
+            mistake(&stripped).unwrap_or_else(|| bad("the Postgres URL cannot be read: write postgres://user:password@host:5432/database and percent-encode @ : / ? # % in the password"))
         })?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             return Err(bad("the Postgres URL names no host: write postgres://user@host:5432/database"));
@@ -307,6 +308,86 @@ fn words(text: &str) -> Vec<String> {
         words.push(word);
     }
     words
+}
+
+/// What may stand in a connection string, in a URL's query or as `key=value`.
+const KEYS: [&str; 20] = [
+    "application_name",
+    "channel_binding",
+    "connect_timeout",
+    "dbname",
+    "host",
+    "hostaddr",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "load_balance_hosts",
+    "options",
+    "password",
+    "port",
+    "sslmode",
+    "sslnegotiation",
+    "sslrootcert",
+    "target_session_attrs",
+    "tcp_user_timeout",
+    "user",
+];
+
+/// A URL of another kind of database.
+fn refuse_scheme(url: &str) -> Result<(), StoreError> {
+    let Some((scheme, _)) = url.split_once("://") else { return Ok(()) };
+    let is_scheme = !scheme.is_empty()
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '.' | '-'));
+    if !is_scheme || matches!(scheme, "postgres" | "postgresql") {
+        return Ok(());
+    }
+    Err(bad(&format!("the URL begins with {scheme}://: write postgres://user:password@host:5432/database")))
+}
+
+/// Which key of a string that cannot be read is wrong. No value is named, nor a word that may be a piece of a
+/// password: what does not look like a key, and what stands behind a password in plain sight.
+fn mistake(stripped: &str) -> Option<StoreError> {
+    let is_url = stripped.contains("://");
+    let pairs: Vec<String> = if is_url {
+        // Without an @ it may be the password that has the ? in it.
+        let (_, behind) = stripped.split_once('@')?;
+        behind.split_once('?')?.1.split('&').map(str::to_owned).collect()
+    } else {
+        words(stripped)
+    };
+    for pair in pairs {
+        let (key, value) = pair.split_once('=').unwrap_or((&pair, ""));
+        if !KEYS.contains(&key) {
+            let is_key = key.starts_with(|c: char| c.is_ascii_lowercase())
+                && key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            return is_key.then(|| unknown_key(key));
+        }
+        if value.is_empty() {
+            return Some(bad(&format!("the Postgres URL: `{key}` has no value")));
+        }
+        if key == "password" {
+            return None;
+        }
+        let alone = if is_url { format!("postgres://h/?{pair}") } else { pair.clone() };
+        if Config::from_str(&alone).is_err() {
+            return Some(bad(&format!("the Postgres URL: the value of `{key}` cannot be")));
+        }
+    }
+    None
+}
+
+fn unknown_key(key: &str) -> StoreError {
+    let near = KEYS
+        .iter()
+        .map(|known| (strsim::damerau_levenshtein(key, known), *known))
+        .min()
+        .filter(|(distance, known)| *distance <= 1 + known.len().min(key.len()) / 3);
+    let advice = match near {
+        Some((_, known)) => format!("did you mean `{known}`?"),
+        None => format!("known are {}", KEYS.join(", ")),
+    };
+    bad(&format!("the Postgres URL: unknown key `{key}`; {advice}"))
 }
 
 fn percent_decoded(text: &str) -> String {

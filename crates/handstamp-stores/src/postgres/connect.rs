@@ -195,7 +195,7 @@ impl Slots {
             .await
             .map_err(|_| self.away("did not answer in time after log-in"))?;
         migrate::check_version(version?, &self.options.schema)?;
-        let failed = |e| store_error("preparing the claim", e);
+        let failed = |e| migrate::prepare_error(&self.options.schema, e);
         let own: Vec<Statement> = own.into_iter().collect::<Result<_, _>>().map_err(failed)?;
         let [begin, open, guard, commit] = <[Statement; 4]>::try_from(own).map_err(|_| {
             let message = "Postgres did not answer every statement to prepare";

@@ -67,6 +67,14 @@ impl EffectFailure {
         Self { label, source: None, reason, fits: false }
     }
 
+    /// What it means before the first message.
+    fn into_store_error(self) -> StoreError {
+        let kind = self.source.as_ref().map_or(StoreErrorKind::Config, |e| {
+            super::fault_of(e).map_or(StoreErrorKind::Statement, |fault| fault.kind)
+        });
+        StoreError::new(kind, self.to_string()).with_source(self)
+    }
+
     /// What the failure is where its code alone says too much. `early`: sooner than any limit of ours.
     ///
     /// * A message's value can raise a code of class 42 (`to_tsquery`, `::regclass`): not a schema that has
@@ -143,16 +151,24 @@ impl SqlEffects {
     /// # Errors
     /// `Unavailable`; `NotMigrated`; `SchemaMismatch` or `Config`, naming the effect and what to change.
     pub async fn check(&self, store: &PostgresStore) -> Result<(), StoreError> {
+        self.unfit(store).await?.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// The same for every effect: an error for each that does not fit.
+    ///
+    /// # Errors
+    /// What is the matter with the database rather than with an effect: `Unavailable`, `NotMigrated`, and
+    /// `Config` for a search path that leads to our schema.
+    pub async fn unfit(&self, store: &PostgresStore) -> Result<Vec<StoreError>, StoreError> {
         let schema = store.schema();
         let refused = |message: String| StoreError::new(StoreErrorKind::Config, message);
-        for effect in &self.effects {
-            if effect.compiled.statement.mentions_schema(schema.as_str()) {
-                return Err(refused(format!(
-                    "{}: the schema {schema} belongs to Handstamp: an effect that touches it could make messages lost or doubled",
-                    effect.label
-                )));
-            }
-        }
+        let touches = |effect: &Effect| effect.compiled.statement.mentions_schema(schema.as_str());
+        let ours = self.effects.iter().filter(|effect| touches(effect)).map(|effect| {
+            refused(format!(
+                "{}: the schema {schema} belongs to Handstamp: an effect that touches it could make messages lost or doubled",
+                effect.label
+            ))
+        });
         store
             .with_slot(async |slot| {
                 let on_path = "SELECT $1::name = ANY (current_schemas(true))";
@@ -163,15 +179,34 @@ impl SqlEffects {
                         "the schema {schema} is on this role's search_path, so that effects could reach Handstamp's tables by accident: take it off"
                     )));
                 }
-                self.prepare(slot).await.map_err(|failure| {
-                    let kind = failure.source.as_ref().map_or(StoreErrorKind::Config, |e| {
-                        super::fault_of(e).map_or(StoreErrorKind::Statement, |fault| fault.kind)
-                    });
-                    StoreError::new(kind, failure.to_string()).with_source(failure)
-                })?;
-                Ok(())
+                let mut found = Vec::new();
+                // A run's first batch finds them prepared, where all of them can be.
+                if self.prepare(slot).await.is_err() {
+                    for failure in self.prepare_each(slot).await.into_iter().filter_map(Result::err) {
+                        let error = failure.into_store_error();
+                        if error.kind == StoreErrorKind::Unavailable {
+                            return Err(error);
+                        }
+                        found.push(error);
+                    }
+                }
+                Ok(found)
             })
             .await
+            .map(|found| ours.chain(found).collect())
+    }
+
+    /// Each statement as prepared on this connection, or why not.
+    async fn prepare_each(&self, slot: &Slot) -> Vec<Result<Statement, EffectFailure>> {
+        let client = slot.client();
+        let prepared =
+            in_order(self.effects.iter().map(|effect| client.prepare(&effect.sql)).collect()).await;
+        let checked = self.effects.iter().zip(prepared).map(|(effect, prepared)| {
+            let statement = prepared.map_err(|e| effect.failed(e))?;
+            effect.check_types(&statement)?;
+            Ok(statement)
+        });
+        checked.collect()
     }
 
     /// The statements as prepared on this connection.
@@ -180,16 +215,8 @@ impl SqlEffects {
         if let Some(statements) = known {
             return Ok(Prepared { statements, just_now: false });
         }
-        let client = slot.client();
-        let prepared =
-            in_order(self.effects.iter().map(|effect| client.prepare(&effect.sql)).collect()).await;
-        let mut statements = Vec::with_capacity(prepared.len());
-        for (effect, prepared) in self.effects.iter().zip(prepared) {
-            let statement = prepared.map_err(|e| effect.failed(e))?;
-            effect.check_types(&statement)?;
-            statements.push(statement);
-        }
-        let statements: Arc<[Statement]> = statements.into();
+        let statements: Arc<[Statement]> =
+            self.prepare_each(slot).await.into_iter().collect::<Result<_, _>>()?;
         slot.effects.lock().unwrap_or_else(PoisonError::into_inner).insert(self.set, statements.clone());
         Ok(Prepared { statements, just_now: true })
     }

@@ -27,6 +27,16 @@ struct Migration {
 const MIGRATIONS: [Migration; 1] = [Migration { number: 1, sql: include_str!("migrations/0001_inbox.sql") }];
 const BOOTSTRAP: &str = include_str!("sql/bootstrap.sql");
 
+/// What a role that runs needs of our own relations: privileges, and on what.
+const OWN_GRANTS: [(&str, &str); 6] = [
+    ("USAGE", "SCHEMA {schema}"),
+    ("SELECT", "{schema}.migrations"),
+    ("SELECT", "{schema}.setups"),
+    ("SELECT, INSERT, UPDATE", "{schema}.consumers"),
+    ("SELECT, INSERT, UPDATE", "{schema}.inbox"),
+    ("SELECT, INSERT", "{schema}.dead_letters"),
+];
+
 /// A file of the user's own tables, run once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setup {
@@ -229,8 +239,8 @@ async fn grant(client: &Client, schema: &SchemaName, role: &str) -> Result<(), S
     let failed = |e| migration_error(&format!("granting rights to {role:?}"), e);
     let sql = schema.render(include_str!("sql/grants.sql"), "true");
     let rows = client.query_typed(&sql, &[(&role, Type::TEXT)]).await.map_err(failed)?;
-    let grants: Vec<String> = rows.iter().map(|r| r.try_get(0)).collect::<Result<_, _>>().map_err(failed)?;
-    client.batch_execute(&grants.join(";\n")).await.map_err(failed)
+    let made: Vec<String> = rows.iter().map(|r| r.try_get(0)).collect::<Result<_, _>>().map_err(failed)?;
+    client.batch_execute(&format!("{}{}", show_grants(schema, role), made.join(";\n"))).await.map_err(failed)
 }
 
 /// The SQL that `migrate` runs on an empty database, for those who run it themselves.
@@ -245,6 +255,17 @@ pub fn show_sql(schema: &SchemaName) -> String {
     }
     text.push_str("\nCOMMIT;\n");
     text
+}
+
+/// The statements by which a migration lets a role use our own tables, for those who run them themselves. What
+/// setup files made is not known without their database.
+#[must_use]
+pub fn show_grants(schema: &SchemaName, role: &str) -> String {
+    let role = role.replace('"', "\"\"");
+    OWN_GRANTS.iter().fold(String::new(), |text, (privileges, object)| {
+        let object = object.replace("{schema}", &format!("\"{schema}\""));
+        text + &format!("GRANT {privileges} ON {object} TO \"{role}\";\n")
+    })
 }
 
 /// The number of the last migration in the database; 0 when there are none of ours.
@@ -289,6 +310,18 @@ pub(crate) fn missing_tables() -> StoreError {
         StoreErrorKind::NotMigrated,
         "Handstamp's tables are missing in this database: run `handstamp migrate`, or `handstamp::postgres::migrate` in Rust",
     )
+}
+
+/// The claim cannot be prepared, though the list of migrations says that its tables were made.
+pub(crate) fn prepare_error(schema: &SchemaName, error: tokio_postgres::Error) -> StoreError {
+    if !matches!(error.code().map(tokio_postgres::error::SqlState::code), Some("42P01" | "3F000")) {
+        return store_error("preparing the claim", error);
+    }
+    let said = error.as_db_error().map_or("", |db| db.message());
+    let message = format!(
+        "a table of Handstamp's is missing, though {schema}.migrations says that it was made: {said}: put the schema back as it was"
+    );
+    StoreError::new(StoreErrorKind::NotMigrated, message).with_source(error)
 }
 
 fn migration_error(what: &str, error: tokio_postgres::Error) -> StoreError {

@@ -46,5 +46,7 @@ pub use classify::{fault_of, kind_of_code};
 pub use config::{PostgresOptions, SchemaName};
 pub use effect::SqlEffects;
 pub use inbox::{ConsumerName, claim, claim_many, claim_with_digest};
-pub use migrate::{MigrateOptions, Migrated, SCHEMA_VERSION, Setup, migrate, migrate_with, show_sql};
+pub use migrate::{
+    MigrateOptions, Migrated, SCHEMA_VERSION, Setup, migrate, migrate_with, show_grants, show_sql,
+};
 pub use store::{PostgresStore, ServerFacts, Tx};

@@ -24,6 +24,19 @@ pub(crate) enum TlsMode {
     VerifyFull,
 }
 
+impl TlsMode {
+    /// The word of `sslmode`.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Disable => "disable",
+            Self::Prefer => "prefer",
+            Self::Require => "require",
+            Self::VerifyCa => "verify-ca",
+            Self::VerifyFull => "verify-full",
+        }
+    }
+}
+
 /// Which root certificates are trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Roots {

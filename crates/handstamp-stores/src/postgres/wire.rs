@@ -131,7 +131,10 @@ async fn ask_for_tls(socket: &mut Socket, mode: TlsMode) -> io::Result<bool> {
     match (answer[0], mode) {
         (b'S', _) => Ok(true),
         (_, TlsMode::Prefer) => Ok(false),
-        _ => Err(io::Error::new(io::ErrorKind::Unsupported, "server does not support TLS")),
+        (_, mode) => {
+            let said = format!("the server does not speak TLS, and sslmode={} asks for it", mode.as_str());
+            Err(io::Error::new(io::ErrorKind::Unsupported, said))
+        }
     }
 }
 

@@ -60,16 +60,20 @@ impl SqlEffects {
         Self { effects, params }
     }
 
-    /// Prepares each effect and runs none.
+    /// Prepares each effect and runs none; the first one that cannot be prepared is the error.
     pub(crate) fn check(&self, connection: &Connection, guard: &Arc<Guard>) -> Result<(), StoreError> {
+        self.unfit(connection, guard).into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Prepares each effect and runs none: an error for every one that cannot be prepared.
+    pub(crate) fn unfit(&self, connection: &Connection, guard: &Arc<Guard>) -> Vec<StoreError> {
         let _mode = EffectMode::enter(guard, connection);
-        for (at, effect) in self.effects.iter().enumerate() {
-            effect.prepare(connection).map_err(|fault| {
-                let kind = fault.prepare_kind();
-                StoreError::new(kind, format!("effect {}: {fault}", at + 1)).with_source(fault)
-            })?;
-        }
-        Ok(())
+        let faults = self.effects.iter().filter_map(|effect| {
+            let fault = effect.prepare(connection).err()?;
+            let text = format!("effect {}: {fault}", effect.at + 1);
+            Some(StoreError::new(fault.prepare_kind(), text).with_source(fault))
+        });
+        faults.collect()
     }
 
     /// SQLite's statements run on this thread. Between messages the thread's other futures get their turn, so

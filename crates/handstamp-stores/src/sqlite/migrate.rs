@@ -32,6 +32,9 @@ const MEMORY: &str = "CREATE TABLE IF NOT EXISTS handstamp_migrations (
 ) STRICT;
 ";
 
+/// What the first migration makes.
+const TABLES: [&str; 3] = ["handstamp_consumers", "handstamp_inbox", "handstamp_dead_letters"];
+
 /// What a migration did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Migrated {
@@ -94,6 +97,9 @@ fn run_all(
     guard: Option<&Guard>,
 ) -> Result<Migrated, StoreError> {
     let failed = |e| store_error("migrating", e);
+    if !has_table(connection, "handstamp_migrations")? && any_table(connection)? {
+        return Err(no_memory());
+    }
     connection.execute_batch(MEMORY).map_err(failed)?;
     let newest = newest_run(connection)?;
     refuse_newer(newest)?;
@@ -181,7 +187,7 @@ fn setup_has_run(connection: &Connection, setup: &Setup) -> Result<bool, StoreEr
 /// Refuses a database that `run` cannot use, without changing it.
 pub(crate) fn check(connection: &Connection, setup: Option<&Setup>) -> Result<(), StoreError> {
     if !has_table(connection, "handstamp_migrations")? {
-        return Err(not_migrated("the file has no tables of Handstamp"));
+        return Err(no_tables(connection));
     }
     let newest = newest_run(connection)?;
     refuse_newer(newest)?;
@@ -207,9 +213,16 @@ pub(crate) fn is_empty(connection: &Connection) -> Result<bool, StoreError> {
 
 /// An error of one of our own statements: missing tables are told apart.
 pub(crate) fn own_error(connection: &Connection, doing: &str, error: rusqlite::Error) -> StoreError {
-    let told = super::classify::is_general(&error);
-    if told && matches!(has_table(connection, "handstamp_migrations"), Ok(false)) {
-        return not_migrated("the file has no tables of Handstamp").with_source(error);
+    if super::classify::is_general(&error) {
+        if matches!(has_table(connection, "handstamp_migrations"), Ok(false)) {
+            return no_tables(connection).with_source(error);
+        }
+        if let Some(table) = TABLES.iter().find(|table| matches!(has_table(connection, table), Ok(false))) {
+            let text = format!(
+                "Handstamp's table {table} is missing, though handstamp_migrations says that it was made: put the file back as it was"
+            );
+            return StoreError::new(StoreErrorKind::NotMigrated, text).with_source(error);
+        }
     }
     let place = connection.path().filter(|path| !path.is_empty());
     let doing = place.map_or_else(|| doing.to_owned(), |path| format!("{doing} in {path}"));
@@ -226,6 +239,27 @@ fn not_migrated(what: &str) -> StoreError {
         StoreErrorKind::NotMigrated,
         format!("{what}: run `handstamp migrate` with the pipeline's file"),
     )
+}
+
+/// The error where `handstamp_migrations` is not there.
+fn no_tables(connection: &Connection) -> StoreError {
+    match any_table(connection) {
+        Ok(false) => not_migrated("Handstamp's tables are missing in the file"),
+        Ok(true) => no_memory(),
+        Err(error) => error,
+    }
+}
+
+/// Nobody knows of what version the tables are: running the migrations again would fail, or worse, not fail.
+fn no_memory() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::NotMigrated,
+        "the file has tables of Handstamp, but handstamp_migrations, which says of what version, is missing: put the file back as it was",
+    )
+}
+
+fn any_table(connection: &Connection) -> Result<bool, StoreError> {
+    TABLES.iter().try_fold(false, |found, table| Ok(found || has_table(connection, table)?))
 }
 
 fn has_table(connection: &Connection, name: &str) -> Result<bool, StoreError> {

@@ -45,4 +45,5 @@ pub use config::{Setup, SqliteOptions};
 pub use effect::{EffectFailure, EffectFault, SqlEffects};
 pub use inbox::{ConsumerName, claim, claim_many, claim_with_digest};
 pub use migrate::{Migrated, migrate, show_sql};
+pub use rehearse::Rehearsed;
 pub use store::{SqliteStore, Tx};

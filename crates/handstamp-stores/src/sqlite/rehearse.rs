@@ -20,19 +20,28 @@ use handstamp_core::{ClaimRequest, ConsumerName, Fingerprint, StoreError};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 
+/// What a rehearsal found.
+#[derive(Debug)]
+pub struct Rehearsed {
+    /// The consumer's name was registered before.
+    pub known: bool,
+    /// An error for every effect that cannot be prepared, in their order; a run would end with the first.
+    pub unfit: Vec<StoreError>,
+}
+
 impl SqliteStore {
     /// Does what a run does up to its first message, and a claim and a dead letter of its own, and takes
-    /// everything back. True when the consumer's name was registered before.
+    /// everything back. Effects that cannot be prepared do not end it: all of them are found.
     ///
     /// # Errors
-    /// Whatever would end or stop a run: as [`SqliteStore::open`], [`SqliteStore::check_effects`] and
-    /// `register`, and `Unavailable` where the file cannot be written.
+    /// Whatever else would end or stop a run: as [`SqliteStore::open`] and `register`, and `Unavailable` where
+    /// the file cannot be written.
     pub async fn rehearse(
         options: &SqliteOptions,
         effects: &SqlEffects,
         name: &ConsumerName,
         fingerprint: &Fingerprint,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Rehearsed, StoreError> {
         refuse_path(&options.path)?;
         if !is_new(options)? {
             return rehearse_in(options, effects, name, fingerprint);
@@ -43,12 +52,14 @@ impl SqliteStore {
             Ok(_open) => rehearse_in(&scratch, effects, name, fingerprint),
             Err(error) => Err(error),
         };
-        outcome.map_err(|mut error| {
-            // Whoever reads it knows only the file that was named.
-            let (made, named) = (beside.0.display().to_string(), options.path.display().to_string());
+        // Whoever reads it knows only the file that was named.
+        let (made, named) = (beside.0.display().to_string(), options.path.display().to_string());
+        let renamed = |mut error: StoreError| {
             error.message = error.message.replace(&made, &named);
             error
-        })
+        };
+        let Rehearsed { known, unfit } = outcome.map_err(renamed)?;
+        Ok(Rehearsed { known, unfit: unfit.into_iter().map(renamed).collect() })
     }
 }
 
@@ -65,13 +76,13 @@ fn rehearse_in(
     effects: &SqlEffects,
     name: &ConsumerName,
     fingerprint: &Fingerprint,
-) -> Result<bool, StoreError> {
+) -> Result<Rehearsed, StoreError> {
     // Before a connection that may write changes anything of a file that is not ours.
-    let known = {
+    let rehearsed = {
         let opened = open_reader(options)?;
         migrate::check(&opened.connection, options.setup.as_ref())?;
-        effects.check(&opened.connection, &opened.guard)?;
-        inbox::find_consumer(&opened.connection, name)?.is_some()
+        let unfit = effects.unfit(&opened.connection, &opened.guard);
+        Rehearsed { known: inbox::find_consumer(&opened.connection, name)?.is_some(), unfit }
     };
     let opened = open(options, false)?;
     let connection = &opened.connection;
@@ -81,7 +92,7 @@ fn rehearse_in(
     connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
     let outcome = write(connection, name, fingerprint);
     connection.execute_batch("ROLLBACK").map_err(failed)?;
-    outcome.map(|()| known)
+    outcome.map(|()| rehearsed)
 }
 
 fn write(connection: &Connection, name: &ConsumerName, fingerprint: &Fingerprint) -> Result<(), StoreError> {

@@ -1,19 +1,12 @@
--- The GRANT statements that a role needs to run: our own relations, then those that setup files made.
+-- The GRANT statements that a role needs to run on the relations that setup files made; those on our own
+-- are beside this file's caller.
 -- Lock: none. Index: setups_pkey.
-WITH own (privileges, object) AS (
-    VALUES ('USAGE', 'SCHEMA {schema}'),
-           ('SELECT', '{schema}.migrations'), ('SELECT', '{schema}.setups'),
-           ('SELECT, INSERT, UPDATE', '{schema}.consumers'),
-           ('SELECT, INSERT, UPDATE', '{schema}.inbox'),
-           ('SELECT, INSERT', '{schema}.dead_letters')
-), made AS (
+WITH made AS (
     SELECT c.oid, c.relkind, c.relnamespace
     FROM {schema}.setups AS s
     CROSS JOIN LATERAL unnest(s.relations) AS r (name)
     JOIN pg_catalog.pg_class AS c ON c.oid = to_regclass(r.name)
 )
-SELECT format('GRANT %s ON %s TO %I', privileges, object, $1::text) FROM own
-UNION ALL
 SELECT DISTINCT format('GRANT USAGE ON SCHEMA %s TO %I', relnamespace::regnamespace, $1::text) FROM made
 UNION ALL
 SELECT CASE relkind
