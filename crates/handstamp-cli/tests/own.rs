@@ -81,6 +81,7 @@ impl Lab {
         let output = self.run(&args, &[python().to_str().unwrap(), script.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(code), "{name}: {}", shown(&output));
         self.nothing_is_left(out);
+        self.no_group_is_left(brokers);
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
@@ -95,6 +96,18 @@ impl Lab {
 
     fn read(&self, file: &str) -> String {
         std::fs::read_to_string(self.folder.path().join(file)).unwrap()
+    }
+
+    /// Neither topic nor group of the run is there any more.
+    fn no_group_is_left(&self, brokers: &str) {
+        let url = self.read("database.txt");
+        let name = url.trim().rsplit('/').next().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_handstamp"));
+        command.args(["lab", "clean", "--older-than", "0s", "--brokers", brokers]);
+        command.env_remove("HANDSTAMP_LAB_DATABASE").stdin(Stdio::null());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", shown(&output));
+        assert!(!String::from_utf8_lossy(&output.stdout).contains(name), "{}", shown(&output));
     }
 
     /// No process of the run is there any more, and its database is gone.
@@ -337,16 +350,58 @@ fn a_run_in_which_no_kill_comes_in_time_proves_nothing() {
     let toml = TOML.replace("count = 300", "count = 15").replace("stops = 1", "").replace("cuts = 1", "");
     let outcome = Lab::new(&toml).consumer("c.py", "c", 6);
     assert_eq!(outcome["verdict"], "inconclusive", "{outcome}");
-    assert!(outcome["why"][0].as_str().unwrap().contains("kills counts"), "{outcome}");
+    assert!(outcome["why"][0].as_str().unwrap().contains("of 2 kills c"), "{outcome}");
 }
 
 #[test]
 fn a_program_that_does_nothing_proves_nothing_and_its_last_words_are_shown() {
     let toml = "patience = \"2s\"\n[messages]\ncount = 50\n[effects]\ncommand = [\"true\"]\n";
+    let output = Lab::new(toml).run(&[], &["sh", "-c", "echo no such module >&2; sleep 600"]);
+    assert_eq!(output.status.code(), Some(6), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("had no effect within 2s") && said.contains("no such module"), "{said}");
+}
+
+/// The patience is longer than any test may run.
+#[test]
+fn a_program_that_only_fails_is_told_at_its_first_end_and_not_waited_for() {
+    let toml = "patience = \"10h\"\n[messages]\ncount = 50\n[effects]\ncommand = [\"true\"]\n";
     let output = Lab::new(toml).run(&[], &["sh", "-c", "echo no such module >&2; exit 3"]);
     assert_eq!(output.status.code(), Some(6), "{}", shown(&output));
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("proves nothing") && said.contains("no such module"), "{said}");
+    for part in ["ends with an error whenever it is started (3 times)", "no such module"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(told.matches("no such module").count(), 1, "{told}");
+}
+
+#[test]
+fn without_a_file_the_shortest_one_is_shown() {
+    let lab = Lab::new("");
+    let output = lab.run(&["--config", "none.toml"], &["true"]);
+    assert_eq!(output.status.code(), Some(2), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("there is no none.toml") && said.contains("[effects]"), "{said}");
+    // What is shown is a file that is taken.
+    let shortest: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("    ")).collect();
+    assert_eq!(shortest.len(), 3, "{said}");
+    let lab = Lab::new(&shortest.join("\n"));
+    let output = lab.run(&["--broker-cuts", "1"], &["true"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--brokers"), "{}", shown(&output));
+}
+
+/// On a broker and a database inside the lab: more kills than messages are there for.
+#[test]
+fn a_schedule_that_did_not_all_come_proves_nothing() {
+    let toml = "patience = \"4s\"\nquiet = \"1s\"\n[messages]\ncount = 50\n[faults]\nkills = 3\nafter = \"100ms\"\n\
+                [effects]\ncommand = [\"sh\", \"-c\", \"test ! -f began || cut -d'\\\"' -f4 run/sent.jsonl | sort -u\"]\n";
+    let lab = Lab::new(toml);
+    let output = lab.run(&["--out", "run"], &["sh", "-c", "echo > began; exec sleep 600"]);
+    assert_eq!(output.status.code(), Some(6), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("0 of 3 kills came; raise `messages.count` or lower `faults.after`"), "{said}");
+    assert!(lab.read("run/report.md").contains("| kills that count | 0 of 3 |"));
 }
 
 /// Every line of the expected text is a mistake in the file above it.

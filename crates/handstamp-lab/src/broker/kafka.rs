@@ -1,4 +1,4 @@
-//! Topics and groups of a run on a real broker: made, and deleted at the end.
+//! Topics of a run on a real broker: made, and deleted at the end.
 
 use super::{Address, WAIT, unreachable};
 use crate::error::{LabError, LabErrorKind, Result};
@@ -8,7 +8,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode;
 use std::time::{Duration, Instant};
 
-fn block_on<T>(future: impl Future<Output = T>) -> Result<T> {
+pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -39,7 +39,7 @@ fn admin(address: &Address) -> Result<AdminClient<DefaultClientContext>> {
     address.client_config().create().map_err(|error| unreachable("no client", error))
 }
 
-fn options() -> AdminOptions {
+pub(super) fn options() -> AdminOptions {
     AdminOptions::new().operation_timeout(Some(WAIT)).request_timeout(Some(WAIT))
 }
 
@@ -76,24 +76,19 @@ pub(super) fn wait_until_there(address: &Address, name: &str, partitions: i32) -
 /// How often a deletion is asked for: a busy broker may have forgotten the first time.
 const DELETE_ATTEMPTS: u32 = 3;
 
-pub(super) fn delete(address: &Address, topic: &str, group: &str) -> Result<()> {
+pub(super) fn delete(address: &Address, topic: &str) -> Result<()> {
     for _ in 1..DELETE_ATTEMPTS {
-        match delete_once(address, topic, group) {
+        match delete_once(address, topic) {
             Ok(()) => return Ok(()),
             Err(error) => tracing::debug!(topic, %error, "the lab's topic is deleted again"),
         }
     }
-    delete_once(address, topic, group)
+    delete_once(address, topic)
 }
 
-fn delete_once(address: &Address, topic: &str, group: &str) -> Result<()> {
+fn delete_once(address: &Address, topic: &str) -> Result<()> {
     let admin = admin(address)?;
-    let answers = block_on(async {
-        let topics = admin.delete_topics(&[topic], &options()).await;
-        // A group whose dead member is still remembered goes away by itself later.
-        let _ = admin.delete_groups(&[group], &options()).await;
-        topics
-    })?;
+    let answers = block_on(admin.delete_topics(&[topic], &options()))?;
     for answer in answers.map_err(|error| unreachable("the topic was not deleted", error))? {
         match answer {
             Ok(_) | Err((_, RDKafkaErrorCode::UnknownTopicOrPartition)) => {}

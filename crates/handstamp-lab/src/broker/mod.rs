@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!  create ─► fill (acknowledged, then logged) ─► children consume ─► committed = ends ─► deleted
+//!                                                    a group with members ─► tried again at the broker's end
 //! ```
 //!
 //! Authoritative: the broker, for its end offsets and for what the group committed.
 
+mod groups;
 mod kafka;
 pub mod mock;
 
@@ -53,6 +55,8 @@ pub struct Address {
     bootstrap: String,
     /// As librdkafka names them; may hold secrets.
     options: Vec<(String, String)>,
+    /// Those that could not be deleted yet, of all runs at this address; shared by its clones.
+    groups: Arc<groups::Groups>,
 }
 
 impl std::fmt::Debug for Address {
@@ -63,18 +67,27 @@ impl std::fmt::Debug for Address {
 
 impl Address {
     fn plain(bootstrap: &str) -> Self {
-        Self { bootstrap: bootstrap.to_owned(), options: Vec::new() }
+        Self::with(bootstrap, &[])
+    }
+
+    fn with(bootstrap: &str, options: &[(String, String)]) -> Self {
+        let groups = Arc::new(groups::Groups::new(client_config(bootstrap, options)));
+        Self { bootstrap: bootstrap.to_owned(), options: options.to_vec(), groups }
     }
 
     /// Settings of any client of the lab.
     fn client_config(&self) -> ClientConfig {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", &self.bootstrap).set("log_level", "3");
-        for (name, value) in &self.options {
-            config.set(name, value);
-        }
-        config
+        client_config(&self.bootstrap, &self.options)
     }
+}
+
+fn client_config(bootstrap: &str, options: &[(String, String)]) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap).set("log_level", "3");
+    for (name, value) in options {
+        config.set(name, value);
+    }
+    config
 }
 
 impl Broker {
@@ -91,9 +104,16 @@ impl Broker {
     /// # Errors
     /// `Usage` when no client can be made with them, `Unreachable`.
     pub fn kafka_with(bootstrap: &str, options: &[(String, String)]) -> Result<Self> {
-        let address = Address { bootstrap: bootstrap.to_owned(), options: options.to_vec() };
+        let address = Address::with(bootstrap, options);
         kafka::probe(&address)?;
         Ok(Self::Kafka(address))
+    }
+
+    /// Shortens the wait for groups that still have members, once this is told to stop.
+    pub fn stops_with(&self, cancel: &Cancel) {
+        if let Self::Kafka(address) = self {
+            address.groups.stops_with(cancel);
+        }
     }
 
     /// Settings of any client of the lab.
@@ -161,14 +181,18 @@ impl Broker {
         ))
     }
 
-    /// Removes a run's topic and group.
+    /// Removes a run's topic, and its group, at the latest when this is dropped.
     ///
     /// # Errors
     /// It does not answer, or refuses.
     #[cfg(feature = "postgres")]
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
         match self {
-            Self::Kafka(address) => kafka::delete(address, name, &format!("{name}{GROUP_END}")),
+            Self::Kafka(address) => {
+                kafka::delete(address, name)?;
+                address.groups.delete(&format!("{name}{GROUP_END}"));
+                Ok(())
+            }
             Self::Mock(_) => Ok(()),
         }
     }
@@ -209,7 +233,8 @@ impl Broker {
     }
 }
 
-/// A run's topic; deleted with its group when it is dropped.
+/// A run's topic; deleted when it is dropped, and its group with it or at the broker's end: one whose member was
+/// killed is not empty until its session is over.
 pub struct Topic {
     address: Address,
     /// Its name.
@@ -358,11 +383,13 @@ impl Topic {
 impl Drop for Topic {
     fn drop(&mut self) {
         drop(self.view.take());
-        if self.owned
-            && let Err(error) = kafka::delete(&self.address, &self.name, &self.group)
-        {
+        if !self.owned {
+            return;
+        }
+        if let Err(error) = kafka::delete(&self.address, &self.name) {
             tracing::warn!(topic = self.name, %error, "the lab's topic is left behind: see `lab clean`");
         }
+        self.address.groups.delete(&self.group);
     }
 }
 

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// A copy that ended by itself is started again after so long.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// A copy that ended with an error so often, one time after the other, only fails.
+pub(super) const STARTS_MAX: u32 = 3;
 
 /// What the program is told about the run.
 #[derive(Debug, Clone)]
@@ -71,6 +73,12 @@ struct Copy {
     /// `None` between its end and its next start.
     process: Option<(Process, u32)>,
     again_at: Instant,
+    /// How often it ended by itself with an error, without another end between.
+    failures: u32,
+}
+
+fn fresh() -> Copy {
+    Copy { process: None, again_at: Instant::now(), failures: 0 }
 }
 
 /// All copies of a run.
@@ -92,7 +100,7 @@ impl<'a> Copies<'a> {
     /// # Errors
     /// The program cannot be started.
     pub(super) fn start(settings: &'a Settings, around: Surroundings, history: History) -> Result<Self> {
-        let copies = (0..settings.copies).map(|_| Copy { process: None, again_at: Instant::now() }).collect();
+        let copies = (0..settings.copies).map(|_| fresh()).collect();
         let mut all =
             Self { settings, around, history, copies, started: 0, ended_by_itself: 0, last_end: None };
         all.watch()?;
@@ -110,9 +118,14 @@ impl<'a> Copies<'a> {
                 let Some(status) = process.ended()? else { continue };
                 self.history.note(Event::Ended { child: *number, code: status.code() });
                 self.ended_by_itself += 1;
+                copy.failures = if status.success() { 0 } else { copy.failures + 1 };
                 let log = process.log_tail();
                 let log = if log.is_empty() { "it logged nothing" } else { &log };
-                self.last_end = Some(format!("copy {index} ended with {status}; its last lines:\n{log}"));
+                let end = format!("copy {index} ended with {status}; its last lines:\n{log}");
+                if self.ended_by_itself == 1 && !status.success() {
+                    tracing::warn!("{end}");
+                }
+                self.last_end = Some(end);
                 copy.process = None;
                 copy.again_at = Instant::now() + AGAIN_AFTER;
             }
@@ -121,6 +134,11 @@ impl<'a> Copies<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether every copy has done nothing but end with an error, several times.
+    pub(super) fn only_fail(&self) -> bool {
+        self.copies.iter().all(|copy| copy.failures >= STARTS_MAX)
     }
 
     fn start_one(&mut self, index: usize) -> Result<()> {

@@ -87,7 +87,11 @@ pub struct Outcome {
     pub bad_applied: u64,
     /// Effects of ids that nobody sent.
     pub unsent: u64,
-    /// The first ten, with how many effects each had.
+    /// Ids that were sent once and are doubled: by nothing but what happened to the program.
+    pub doubled_sent_once: u64,
+    /// Ids that were sent more often and are doubled.
+    pub doubled_sent_again: u64,
+    /// The first ten, those sent once before those sent again, with how many effects each had.
     pub doubled_ids: Vec<(String, u64)>,
     /// The first ten.
     pub missing_ids: Vec<String>,
@@ -124,13 +128,45 @@ pub(super) struct Seen {
     pub(super) unfinished: Option<String>,
 }
 
-/// Judges a run: from the ids that were sent and the effects that the user's query answered.
+/// The doubled ids: first those that were sent once, as only a fault doubles them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Doubled<'a> {
+    /// Sent once, or by nobody.
+    pub(super) once: Vec<&'a str>,
+    /// Sent more often.
+    pub(super) again: Vec<&'a str>,
+}
+
+impl<'a> Doubled<'a> {
+    /// Finds them. `sent` names an id once for each record that carried it.
+    pub(super) fn of<'s>(effects: &'a BTreeMap<String, u64>, sent: impl Iterator<Item = &'s str>) -> Self {
+        let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
+        for id in sent {
+            if !seen.insert(id) {
+                twice.insert(id);
+            }
+        }
+        let doubled = effects.iter().filter(|(_, times)| **times > 1).map(|(id, _)| id.as_str());
+        let (again, once) = doubled.partition(|id| twice.contains(id));
+        Self { once, again }
+    }
+
+    /// The first that are named, those sent once before the others.
+    pub(super) fn named(&self) -> impl Iterator<Item = &'a str> {
+        self.once.iter().chain(&self.again).copied().take(NAMED_MAX)
+    }
+}
+
+/// Judges a run: from the ids that were sent, one for each record, and the effects that the user's query answered.
 pub(super) fn outcome(
     good: &[Credit],
     bad: &BTreeSet<String>,
     effects: BTreeMap<String, u64>,
     seen: Seen,
 ) -> Outcome {
+    let doubled = Doubled::of(&effects, good.iter().map(|credit| credit.id.as_str()));
+    let (sent_once, sent_again) = (count(doubled.once.len()), count(doubled.again.len()));
+    let doubled_ids = doubled.named().map(|id| (id.to_owned(), effects[id])).collect();
     let bad_applied = count(bad.iter().filter(|id| effects.contains_key(*id)).count());
     let verdict = judge(good, &EndState { effects, ..EndState::default() });
     let unsent = verdict.unsent - bad_applied;
@@ -162,7 +198,9 @@ pub(super) fn outcome(
         missing: verdict.lost,
         bad_applied,
         unsent,
-        doubled_ids: verdict.doubled_ids,
+        doubled_sent_once: sent_once,
+        doubled_sent_again: sent_again,
+        doubled_ids,
         missing_ids: verdict.lost_ids,
         traces,
         through: seen.through,
@@ -173,6 +211,10 @@ pub(super) fn outcome(
     }
 }
 
+/// A fault counts when so many messages were left.
+pub(super) const LEFT_MIN: u64 = 20;
+/// How many ids are named of the doubled, and of the missing.
+pub(super) const NAMED_MAX: usize = 10;
 /// An effect is seen so long after it came, at most: a look and a count.
 const SEEN_WITHIN_MS: u64 = 200;
 
@@ -191,7 +233,7 @@ fn explained(trace: Trace, schedule: &[Done]) -> Trace {
     Trace { fault: span.and_then(between), ..trace }
 }
 
-/// Faults that were asked for and of which none counted, and proxies around which the program went.
+/// Faults that were asked for and did not all come, or did not all count, and proxies around which the program went.
 fn nothing_proved(seen: &Seen) -> Option<Vec<String>> {
     type Is = fn(&Fault) -> bool;
     let kinds: [(&str, Is); 4] = [
@@ -203,11 +245,8 @@ fn nothing_proved(seen: &Seen) -> Option<Vec<String>> {
     let mut why: Vec<String> = kinds
         .into_iter()
         .zip(seen.asked)
-        .filter(|((_, is), asked)| {
-            *asked > 0 && !seen.schedule.iter().any(|done| done.counts && is(&done.fault))
-        })
-        .map(|((name, _), asked)| {
-            format!("none of the {asked} {name}s counts: too few messages were left, or nobody was at work")
+        .filter_map(|((name, is), asked)| {
+            too_few(name, asked, seen.schedule.iter().filter(|done| is(&done.fault)))
         })
         .collect();
     for (wire, asked) in [(Wire::Database, seen.asked[2]), (Wire::Broker, seen.asked[3])] {
@@ -222,6 +261,24 @@ fn nothing_proved(seen: &Seen) -> Option<Vec<String>> {
         }
     }
     (!why.is_empty()).then_some(why)
+}
+
+/// What to say when fewer faults of a kind came, or counted, than were asked for.
+fn too_few<'d>(name: &str, asked: u32, done: impl Iterator<Item = &'d Done> + Clone) -> Option<String> {
+    const MORE: &str = "raise `messages.count` or lower `faults.after`";
+    let (came, counted) = (done.clone().count(), done.filter(|done| done.counts).count());
+    let enough = usize::try_from(asked).unwrap_or(usize::MAX);
+    let left_out = if counted < came { format!(", {counted} of them counted") } else { String::new() };
+    if came < enough {
+        Some(format!("{came} of {asked} {name}s came{left_out}; {MORE}"))
+    } else if counted < enough {
+        Some(format!(
+            "{counted} of {asked} {name}s count: at the others fewer than {LEFT_MIN} messages were left, or nobody \
+             was at work; {MORE}"
+        ))
+    } else {
+        None
+    }
 }
 
 fn count(count: usize) -> u64 {
@@ -262,9 +319,48 @@ mod tests {
         let (work, effects) = work_and_effects();
         assert_eq!(judged(&work, effects.clone(), seen(true)).conclusion, Conclusion::Kept);
         let not = judged(&work, effects, seen(false)).conclusion;
-        assert!(matches!(&not, Conclusion::Inconclusive(why) if why[0].contains("1 kills")), "{not:?}");
+        assert!(matches!(&not, Conclusion::Inconclusive(why) if why[0].contains("0 of 1 kills")), "{not:?}");
         let never = Seen { unfinished: Some("no effect".into()), ..seen(true) };
         assert!(matches!(judged(&work, Effects::new(), never).conclusion, Conclusion::Inconclusive(_)));
+    }
+
+    #[test]
+    fn fewer_faults_than_asked_prove_nothing_and_the_keys_that_help_are_named() {
+        let (work, effects) = work_and_effects();
+        let done = |fault, counts| Done { at_ms: 5, copy: 0, fault, left: 100, counts };
+        let kill = |counts| done(Fault::Kill, counts);
+        let stop = done(Fault::Stop { for_ms: 9 }, true);
+        let with = |asked, schedule: &[Done], effects: &Effects| {
+            let seen = Seen { asked, schedule: schedule.to_vec(), ..Seen::default() };
+            judged(&work, effects.clone(), seen).conclusion
+        };
+        let three = [kill(true), kill(true), kill(true)];
+        for (asked, schedule, said) in [
+            ([10, 0, 0, 0], &three[..], "3 of 10 kills came; raise `messages.count` or lower `faults.after`"),
+            ([4, 0, 0, 0], &[kill(true), kill(false)], "2 of 4 kills came, 1 of them counted; raise"),
+            ([2, 0, 0, 0], &[kill(true), kill(false)], "1 of 2 kills count: at the others fewer than 20"),
+            ([1, 2, 0, 0], &[kill(true), stop], "1 of 2 stops came; raise"),
+        ] {
+            let not = with(asked, schedule, &effects);
+            let Conclusion::Inconclusive(why) = &not else { panic!("{said}: {not:?}") };
+            assert!(why.len() == 1 && why[0].starts_with(said), "{why:?}");
+        }
+        assert_eq!(with([3, 0, 0, 0], &three, &effects), Conclusion::Kept);
+        let doubled = effects.keys().map(|id| (id.clone(), 2)).collect();
+        assert!(matches!(with([10, 0, 0, 0], &three, &doubled), Conclusion::Violated(_)));
+    }
+
+    #[test]
+    fn ids_sent_once_are_named_before_those_sent_again_and_each_kind_is_counted() {
+        let credit = |n: usize| Credit { id: format!("m{n:02}"), account: 0, amount: 0 };
+        // The first fifteen are sent twice, all of them doubled; of the others, two are.
+        let good: Vec<Credit> = (0..40).chain(0..15).map(credit).collect();
+        let effects: Effects =
+            (0..40).map(|n| (format!("m{n:02}"), if n < 15 || n == 30 || n == 39 { 2 } else { 1 })).collect();
+        let found = outcome(&good, &BTreeSet::new(), effects, Seen::default());
+        assert_eq!((found.doubled, found.doubled_sent_once, found.doubled_sent_again), (17, 2, 15));
+        let ids: Vec<&str> = found.doubled_ids.iter().map(|(id, _)| id.as_str()).collect();
+        assert_eq!(ids, ["m30", "m39", "m00", "m01", "m02", "m03", "m04", "m05", "m06", "m07"]);
     }
 
     #[test]

@@ -6,10 +6,10 @@
 //!                         └─ none within the patience: proves nothing
 //! ```
 
-use super::copies::{Copies, Surroundings};
+use super::copies::{Copies, STARTS_MAX, Surroundings};
 use super::home::{Effects, Home, output_of};
 use super::messages::{Workload, workload};
-use super::outcome::Outcome;
+use super::outcome::{LEFT_MIN, Outcome};
 use super::plan::{Fault, Step, schedule};
 use super::record::{self, Asked, BAD_FILE, HISTORY_FILE, SENT_FILE};
 use super::send::send;
@@ -29,8 +29,6 @@ use std::time::{Duration, Instant};
 
 /// How often effects are counted and copies are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A fault counts when so many messages were left.
-const LEFT_MIN: u64 = 20;
 
 /// How far the run is, for the progress line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,13 +243,17 @@ impl Run<'_> {
         count(self.work.good.iter().filter(|id| !self.effects.contains_key(*id)).count())
     }
 
-    /// Waits for more effects than these; whether they came within the patience, or nothing is left.
+    /// Waits for more effects than these; whether they came within the patience, or nothing is left. A program
+    /// that only fails before its first effect is not waited for.
     fn await_effects(&mut self, than: u64) -> Result<bool> {
         let until = Instant::now() + self.settings.patience;
         while Instant::now() < until {
             self.look()?;
             if self.total() > than || self.left() == 0 {
                 return Ok(true);
+            }
+            if self.effects.is_empty() && self.copies.only_fail() {
+                return Ok(false);
             }
         }
         Ok(false)
@@ -362,7 +364,11 @@ impl Run<'_> {
 
     /// Why no effect ever came.
     fn why_nothing(&self) -> String {
-        let mut why = format!("the program had no effect within {:?}", self.settings.patience);
+        let mut why = if self.copies.only_fail() {
+            format!("the program ends with an error whenever it is started ({STARTS_MAX} times)")
+        } else {
+            format!("the program had no effect within {:?}", self.settings.patience)
+        };
         if let Some(error) = &self.count_failed {
             why.push_str(&format!("; effects cannot be counted: {}", chain(error)));
         }

@@ -3,13 +3,12 @@
 
 use super::home::Effects;
 use super::messages::Workload;
+use super::outcome::{Doubled, NAMED_MAX};
 use crate::history::{Event, History};
 use std::collections::BTreeMap;
 
 /// Most effects of one id whose times are kept.
 const OF_ONE_MAX: u64 = 8;
-/// Most ids whose way is told, of the doubled and of the missing.
-const TOLD_MAX: usize = 10;
 
 /// Times since the run began, in milliseconds, by id.
 #[derive(Debug, Default)]
@@ -47,12 +46,12 @@ impl Sightings {
     /// Tells the history when effects repeated others, and how the first doubled and missing ids came about.
     pub(super) fn tell(&self, history: &History, work: &Workload, effects: &Effects) {
         history.note(Event::Repeated { times_ms: self.repeated() });
-        let doubled = effects.iter().filter(|(_, times)| **times > 1).map(|(id, _)| id).take(TOLD_MAX);
-        for id in doubled {
+        let records = work.records.iter().map(|record| record.id.as_str());
+        for id in Doubled::of(effects, records).named() {
             let seen_ms = self.seen.get(id).cloned().unwrap_or_default();
-            history.note(Event::Traced { id: id.clone(), sent: sent(work, id), seen_ms, before_ms: None });
+            history.note(Event::Traced { id: id.to_owned(), sent: sent(work, id), seen_ms, before_ms: None });
         }
-        for id in work.good.iter().filter(|id| !effects.contains_key(*id)).take(TOLD_MAX) {
+        for id in work.good.iter().filter(|id| !effects.contains_key(*id)).take(NAMED_MAX) {
             let (sent, before_ms) = (sent(work, id), self.before(work, id));
             history.note(Event::Traced { id: id.clone(), sent, seen_ms: Vec::new(), before_ms });
         }
@@ -70,6 +69,24 @@ mod tests {
     use super::super::settings::Messages;
     use super::*;
     use crate::history;
+
+    #[test]
+    fn the_doubled_ones_whose_way_is_told_are_those_that_are_named() {
+        let twice = Messages { duplicates: 0.5, ..messages() };
+        let work = workload(1, &twice);
+        let all: Effects = work.good.iter().map(|id| (id.clone(), 2)).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history.jsonl");
+        let history = History::create(&path).unwrap();
+        Sightings::default().tell(&history, &work, &all);
+        history.finish().unwrap();
+        let told: Vec<u64> = history::read(&path)
+            .unwrap()
+            .into_iter()
+            .filter_map(|entry| if let Event::Traced { sent, .. } = entry.event { Some(sent) } else { None })
+            .collect();
+        assert_eq!(told, [1; 10], "enough were sent once");
+    }
 
     fn effects(pairs: &[(&str, u64)]) -> Effects {
         pairs.iter().map(|(id, times)| ((*id).to_owned(), *times)).collect()

@@ -34,7 +34,7 @@ pub(super) fn page(folder: &Path) -> Result<Page> {
         title: "A consumer of one's own in the crash lab",
         about: about(&asked, &outcome),
         conclusion: None,
-        table: table(&outcome),
+        table: table(&asked, &outcome),
         more: vec![
             ("The first doubled", doubled(&outcome)),
             ("The first missing", missing(&outcome)),
@@ -116,10 +116,10 @@ fn about(asked: &Asked, outcome: &Outcome) -> String {
     text
 }
 
-fn table(outcome: &Outcome) -> Table {
-    let count = |of: fn(&Fault) -> bool| {
+fn table(asked: &Asked, outcome: &Outcome) -> Table {
+    let [kills, stops, cuts, broker_cuts] = asked.faults.asked();
+    let count = |of: fn(&Fault) -> bool, all: u32| {
         let done = outcome.schedule.iter().filter(|done| of(&done.fault));
-        let all = done.clone().count();
         format!("{} of {all}", done.filter(|done| done.counts).count())
     };
     let row = |what: &str, figure: String| vec![what.to_owned(), figure];
@@ -127,13 +127,15 @@ fn table(outcome: &Outcome) -> Table {
         header: vec!["", "figure"],
         rows: vec![
             row("effects doubled", grouped(outcome.doubled)),
+            row("doubled ids that were sent once", grouped(outcome.doubled_sent_once)),
+            row("doubled ids that were sent again", grouped(outcome.doubled_sent_again)),
             row("messages missing", grouped(outcome.missing)),
             row("bad messages with an effect", grouped(outcome.bad_applied)),
             row("effects of ids that nobody sent", grouped(outcome.unsent)),
-            row("kills that count", count(|fault| *fault == Fault::Kill)),
-            row("stops that count", count(|fault| matches!(fault, Fault::Stop { .. }))),
-            row("cuts from the database that count", count(|fault| *fault == Fault::Cut)),
-            row("cuts from the broker that count", count(|fault| *fault == Fault::CutBroker)),
+            row("kills that count", count(|fault| *fault == Fault::Kill, kills)),
+            row("stops that count", count(|fault| matches!(fault, Fault::Stop { .. }), stops)),
+            row("cuts from the database that count", count(|fault| *fault == Fault::Cut, cuts)),
+            row("cuts from the broker that count", count(|fault| *fault == Fault::CutBroker, broker_cuts)),
             row("copies that ended by themselves", grouped(outcome.ended_by_itself.into())),
         ],
     }
@@ -230,6 +232,19 @@ fn through(outcome: &Outcome) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_how_many_faults_is_what_was_asked_for_not_what_came() {
+        let folder = crate::own::record::tests::plant();
+        let (mut asked, outcome) =
+            (Asked::load(folder.path()).unwrap(), own::recompute(folder.path()).unwrap());
+        asked.faults.kills = 3;
+        let rows = table(&asked, &outcome).rows;
+        let row = |name: &str| rows.iter().find(|row| row[0] == name).unwrap()[1].clone();
+        assert_eq!(row("kills that count"), "1 of 3");
+        assert_eq!(row("stops that count"), "1 of 1");
+        assert_eq!(row("doubled ids that were sent once"), "1");
+    }
 
     #[test]
     fn a_lane_has_the_name_of_the_program_and_fits() {

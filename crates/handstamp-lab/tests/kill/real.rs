@@ -22,13 +22,15 @@ fn servers() -> (Broker, Place) {
     (broker, Place::Postgres(variable("HANDSTAMP_TEST_POSTGRES")))
 }
 
-/// Topics and schemas that belong to these settings.
+/// Topics, groups and schemas that belong to these settings.
 fn left_behind(settings: &Settings) -> Vec<String> {
     let mut config = ClientConfig::new();
     let client: BaseConsumer =
         config.set("bootstrap.servers", variable("HANDSTAMP_TEST_KAFKA")).create().unwrap();
     let metadata = client.fetch_metadata(None, Duration::from_secs(20)).unwrap();
     let mut left: Vec<String> = metadata.topics().iter().map(|topic| topic.name().to_owned()).collect();
+    let groups = client.fetch_group_list(None, Duration::from_secs(20)).unwrap();
+    left.extend(groups.groups().iter().map(|group| group.name().to_owned()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let url = variable("HANDSTAMP_TEST_POSTGRES");
@@ -63,6 +65,7 @@ fn every_subject_does_what_it_is_known_for_and_nothing_is_left_behind() {
     for clean in ["c", "handstamp", "handstamp-50", "handstamp +resend"] {
         assert!(row(&outcome, clean).runs[0].verdict.is_clean(), "{clean}");
     }
+    drop(broker);
     assert_eq!(left_behind(&settings), Vec::<String>::new());
 }
 
@@ -73,9 +76,10 @@ fn a_stop_leaves_nothing_behind_and_the_run_can_be_resumed() {
     let settings = Settings { side_by_side: 1, ..settings(&[Subject::C]) }.checked(false).unwrap();
     let cancel = Cancel::default();
     let launch = launch();
+    let (first, _) = servers();
     let around = Surroundings {
         settings: &settings,
-        broker: &broker,
+        broker: &first,
         place: &place,
         folder: folder.path(),
         launch: &launch,
@@ -89,6 +93,7 @@ fn a_stop_leaves_nothing_behind_and_the_run_can_be_resumed() {
     };
     let error = kill::run(&around, &stop).expect_err("stopped");
     assert_eq!(error.kind, LabErrorKind::Cancelled, "{error}");
+    drop(first);
     assert_eq!(left_behind(&settings), Vec::<String>::new());
     let half = kill::recompute(folder.path()).unwrap();
     assert!(matches!(half.conclusion, Conclusion::Inconclusive(_)));
@@ -97,7 +102,14 @@ fn a_stop_leaves_nothing_behind_and_the_run_can_be_resumed() {
 
     let again = Cancel::default();
     let steps = std::sync::Mutex::new(0);
-    let around = Surroundings { cancel: &again, ..around };
+    let around = Surroundings {
+        settings: &settings,
+        broker: &broker,
+        place: &place,
+        folder: folder.path(),
+        launch: &launch,
+        cancel: &again,
+    };
     let outcome = kill::run(&around, &|progress| *steps.lock().unwrap() = progress.all).unwrap();
     assert_eq!(outcome.conclusion, Conclusion::Kept, "{outcome:#?}");
     // Two rows of two kills and a drain each, one with a kill at its point, and three rates: the complete row

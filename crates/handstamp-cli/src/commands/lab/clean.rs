@@ -94,9 +94,23 @@ fn told(dead: &[&handstamp_lab::clean::Left], kept: usize, removed: bool) -> Str
         (count, false) => text.push_str(&format!("{count} to remove: add --yes\n")),
     }
     if kept > 0 {
+        let more = if dead.is_empty() { "" } else { " more" };
         text.push_str(&format!(
-            "{kept} more of runs that are younger, or whose process may still run here\n"
+            "{kept}{more} of runs that are younger, or whose process may still run here: \
+             `--older-than 0s` takes the younger ones too\n"
         ));
     }
     text
+}
+
+#[cfg(all(test, feature = "kafka", feature = "postgres"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn younger_leftovers_name_the_option_that_takes_them() {
+        let text = told(&[], 2, false);
+        assert!(text.contains("2 of runs that are younger") && text.contains("`--older-than 0s`"), "{text}");
+        assert!(!told(&[], 0, false).contains("--older-than"));
+    }
 }

@@ -36,6 +36,7 @@ impl Ground {
         let cancel = cancel_on_signal()?;
         let folder = folder::make(folder)?;
         let broker = broker(brokers)?;
+        broker.stops_with(&cancel);
         let place = place(database, &folder)?;
         let store = ledger::probe(&place).map_err(failed)?;
         let servers = format!("{}; {store}", broker.describe());

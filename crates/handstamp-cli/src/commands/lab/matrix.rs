@@ -134,6 +134,8 @@ mod with_points {
             session_timeout_ms: u64::try_from(session.as_millis()).unwrap_or(u64::MAX),
         };
         let cancel = cancel_on_signal()?;
+        #[cfg(feature = "kafka")]
+        options.broker.iter().for_each(|broker| broker.stops_with(&cancel));
         let named = cells.iter().map(Cell::named).collect();
         keep_settings(args, &options, named)?;
         output::say(&format!("histories: {}", options.record.display()));

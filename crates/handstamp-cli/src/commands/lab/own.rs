@@ -97,6 +97,7 @@ mod with_kafka {
             Some(brokers) => Broker::kafka_with(brokers, &settings.broker.options).map_err(failed)?,
             None => broker(None)?,
         };
+        broker.stops_with(&cancel);
         let place = place(args.database.as_deref(), &folder)?;
         let store = ledger::probe(&place).map_err(failed)?;
         let servers = format!("{}; {store}", broker.describe());
@@ -126,6 +127,9 @@ mod with_kafka {
 
     /// The file, and what the command line says instead.
     fn settings(args: &OwnArgs) -> Result<Settings, CliError> {
+        if !args.config.exists() {
+            return Err(no_file(&args.config));
+        }
         let mut settings = load_lab(&args.config, &args.program)?;
         settings.seed = args.seed.unwrap_or(settings.seed);
         let faults = &mut settings.faults;
@@ -142,6 +146,16 @@ mod with_kafka {
         }
         settings.broker.proxied = args.proxied.clone().or(settings.broker.proxied);
         settings.checked(args.database.is_none(), args.brokers.is_none()).map_err(failed)
+    }
+
+    /// There is no file: what the shortest one says.
+    fn no_file(file: &Path) -> CliError {
+        CliError::usage(format!(
+            "there is no {}: `lab own` needs one that says at least how your effects are counted:\n\n    [effects]\n    \
+             # one row for each effect; its first column is the id\n    query = \"SELECT id FROM ledger\"\n",
+            file.display()
+        ))
+        .hint("every key is described in docs/guides/test-your-consumer.md")
     }
 
     /// Recomputes what a folder proves, and prints it.

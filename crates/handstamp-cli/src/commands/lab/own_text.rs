@@ -31,7 +31,7 @@ pub(crate) fn told(outcome: &Outcome) -> String {
         outcome.bad
     );
     // Writing to a string does not fail.
-    let _ = writeln!(text, "doubled  {}", first(outcome.doubled, outcome.doubled_ids.len()));
+    let _ = writeln!(text, "doubled  {}", doubled(outcome));
     for (id, times) in &outcome.doubled_ids {
         let _ = writeln!(text, "  {id} ({times} times){}", led_there(outcome, id));
     }
@@ -66,6 +66,23 @@ pub(crate) fn told(outcome: &Outcome) -> String {
         Conclusion::Inconclusive(why) => format!("proves nothing: {}\n", why.join("; ")),
     });
     text
+}
+
+fn doubled(outcome: &Outcome) -> String {
+    let (once, again) = (outcome.doubled_sent_once, outcome.doubled_sent_again);
+    let figure = first(outcome.doubled, outcome.doubled_ids.len());
+    if once + again == 0 {
+        return figure;
+    }
+    let kinds = format!("({} sent once, {} sent again)", ids(once), ids(again));
+    match figure.split_once(',') {
+        Some((many, rest)) => format!("{many} {kinds},{rest}"),
+        None => format!("{figure} {kinds}"),
+    }
+}
+
+fn ids(many: u64) -> String {
+    if many == 1 { "1 id".to_owned() } else { format!("{many} ids") }
 }
 
 fn first(many: u64, named: usize) -> String {
