@@ -222,7 +222,7 @@ fn a_publication_says_in_one_object_what_it_did() {
         assert_eq!(done.stdout.lines().count(), 1, "{args:?}");
         let object = done.json();
         assert_eq!((&object["exit_code"], &object["messages"]), (&code.into(), &0.into()), "{args:?}");
-        assert!(done.stderr.contains(object["error"].as_str().unwrap()), "{args:?}: {object}");
+        assert!(done.said().contains(object["error"].as_str().unwrap()), "{args:?}: {object}");
     }
 }
 

@@ -268,6 +268,11 @@ impl Done {
         self
     }
 
+    /// Standard error in one line: the parser lists arguments below its sentence.
+    pub(crate) fn said(&self) -> String {
+        self.stderr.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
     /// Standard output as one JSON object.
     #[track_caller]
     pub(crate) fn json(&self) -> serde_json::Value {

@@ -54,8 +54,6 @@ fn every_command_with_json_prints_one_object_whatever_happens() {
                 ("check", 3..) => 5,
                 // It does not need the store.
                 ("publish", 3..) => 0,
-                // Tables of ours that nobody remembers making are in the way.
-                ("migrate", 4) => 2,
                 _ => code,
             };
             let done = place.run(&args).exits(code);
@@ -93,7 +91,7 @@ fn a_wrong_command_line_with_json_is_an_object_too() {
         let object = done.json();
         assert_eq!(object["exit_code"], 2, "{args:?}");
         let error = object["error"].as_str().unwrap();
-        assert!(done.stderr.contains(error), "{args:?}: {object}\n{}", done.stderr);
+        assert!(done.said().contains(error), "{args:?}: {object}\n{}", done.stderr);
         assert_eq!(object.get("received").is_some(), args.contains(&"run"), "{args:?}: {object}");
     }
     // The lines of an export are dead letters and nothing else.
