@@ -312,8 +312,8 @@ mod tests {
     #[test]
     fn the_guide_shows_the_defaults() {
         let guide = std::fs::read_to_string(root().join(PAGE)).expect("read");
-        let block =
-            guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
+        let blocks = guide.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let block = blocks.max_by_key(|block| block.len()).expect("a block");
         // What has no default is only an example there.
         let only_shown = ["env", "setup", "parameters", "proxied", "options"];
         let lines = block.lines().filter(|line| !only_shown.iter().any(|key| line.starts_with(key)));
