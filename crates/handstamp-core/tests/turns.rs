@@ -4,7 +4,7 @@
 
 mod mini;
 
-use handstamp_core::source::{NamedLane, SettleKind};
+use handstamp_core::source::NamedLane;
 use handstamp_core::*;
 use mini::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -102,15 +102,7 @@ struct Leaving {
 
 impl Source for Leaving {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            settle: SettleKind::Cumulative,
-            ordered: true,
-            lease: None,
-            release_delay_max: None,
-            delivery_count: source::DeliveryCount::None,
-            redelivery_window: None,
-            ends: false,
-        }
+        log_capabilities(false)
     }
 
     fn fingerprint(&self) -> Fingerprint {
@@ -200,12 +192,11 @@ async fn a_lane_or_a_consumer_that_leaves_begins_nothing_more() {
 /// Hands over from a thread of its own, as the real sources do, as fast as they are taken.
 struct Flood {
     count: i64,
-    log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Source for Flood {
     fn capabilities(&self) -> Capabilities {
-        Leaving { log: Arc::clone(&self.log), stop: None }.capabilities()
+        log_capabilities(false)
     }
 
     fn fingerprint(&self) -> Fingerprint {
@@ -244,7 +235,7 @@ async fn a_stop_is_heard_while_nothing_ever_waits() {
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let (stop, handled) = (Mutex::new(Some(stop)), Arc::new(AtomicUsize::new(0)));
     let (store, seen) = (MiniStore::default(), Arc::clone(&handled));
-    let source = Flood { count: 20_000, log: Arc::default() };
+    let source = Flood { count: 20_000 };
     let report = Consumer::builder(ConsumerName::new("test").unwrap())
         .source(source, Identity::Key)
         .store(store.clone())

@@ -51,15 +51,9 @@ fn on_sqlite() {
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
 #[test]
 fn on_postgres() {
-    use crate::kafka_postgres::{psql, unique, url};
+    use crate::kafka_postgres::{psql, unique};
     let database = unique();
-    psql("", &format!("CREATE DATABASE {database}"));
-    let place = Place::wallet().env("DATABASE_URL", &url(&database, None));
-    let toml = place.read("file.toml");
-    let (before, store) = toml.split_once("[store]").unwrap();
-    let (_, effects) = store.split_once("[[effect]]").unwrap();
-    let store = "type = \"postgres\"\nurl = \"${DATABASE_URL}\"\nsetup = \"schema.postgres.sql\"\n";
-    place.write("wallet.toml", &format!("{before}[store]\n{store}\n[[effect]]{effects}"));
+    let place = crate::file_postgres::on_postgres(&database);
     comes_back_and_nothing_doubles(
         &place,
         "wallet.toml",

@@ -14,17 +14,23 @@ struct Wallet {
 const NAMES: [&str; 3] = ["received", "applied", "duplicate"];
 const UNKNOWN: &str = "the store does not know the line";
 
+/// The wallet's example with its file, in a new database: `wallet.toml`.
+pub(crate) fn on_postgres(database: &str) -> Place {
+    psql("", &format!("CREATE DATABASE {database}"));
+    let place = Place::wallet().env("DATABASE_URL", &url(database, None));
+    let toml = place.read("file.toml");
+    let (before, store) = toml.split_once("[store]").unwrap();
+    let (_, effects) = store.split_once("[[effect]]").unwrap();
+    let store = "type = \"postgres\"\nurl = \"${DATABASE_URL}\"\nsetup = \"schema.postgres.sql\"\n";
+    place.write("wallet.toml", &format!("{before}[store]\n{store}\n[[effect]]{effects}"));
+    place
+}
+
 impl Wallet {
     /// The example's file on Postgres, with so many credits in it.
     fn new(credits: u32) -> Self {
         let database = unique();
-        psql("", &format!("CREATE DATABASE {database}"));
-        let place = Place::wallet().env("DATABASE_URL", &url(&database, None));
-        let toml = place.read("file.toml");
-        let (before, store) = toml.split_once("[store]").unwrap();
-        let (_, effects) = store.split_once("[[effect]]").unwrap();
-        let store = "type = \"postgres\"\nurl = \"${DATABASE_URL}\"\nsetup = \"schema.postgres.sql\"\n";
-        place.write("wallet.toml", &format!("{before}[store]\n{store}\n[[effect]]{effects}"));
+        let place = on_postgres(&database);
         place.write("credits.jsonl", "");
         let wallet = Self { place, database };
         wallet.append(credits);

@@ -187,7 +187,7 @@ impl<S: Store> Shared<S> {
                     self.live.add(&Counts { reruns: 1, ..Counts::default() });
                     let wait = backoff_for(error.kind).wait(faults, random());
                     faults = faults.saturating_add(1);
-                    let lasts = began.duration_since(*since.get_or_insert(began)) + began.elapsed();
+                    let lasts = since.get_or_insert(began).elapsed();
                     if error.kind == StoreErrorKind::Conflict && faults > CONFLICTS_BEFORE_SMALLER {
                         size.limit = (chunk.len() / 2).max(1);
                     }

@@ -180,6 +180,19 @@ impl Store for MiniStore {
     }
 }
 
+/// What a log with cumulative offsets can do.
+pub fn log_capabilities(ends: bool) -> Capabilities {
+    Capabilities {
+        settle: SettleKind::Cumulative,
+        ordered: true,
+        lease: None,
+        release_delay_max: None,
+        delivery_count: source::DeliveryCount::None,
+        redelivery_window: None,
+        ends,
+    }
+}
+
 /// Hands over fixed records on one lane, then ends once all of them are settled or released.
 pub struct MiniSource {
     pub batches: Vec<Vec<Record>>,
@@ -189,15 +202,7 @@ pub struct MiniSource {
 
 impl Source for MiniSource {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            settle: SettleKind::Cumulative,
-            ordered: true,
-            lease: None,
-            release_delay_max: None,
-            delivery_count: source::DeliveryCount::None,
-            redelivery_window: None,
-            ends: self.ends,
-        }
+        log_capabilities(self.ends)
     }
 
     fn fingerprint(&self) -> Fingerprint {
