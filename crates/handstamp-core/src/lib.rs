@@ -12,6 +12,7 @@
 //! What is authoritative: the store's unique key decides whether a message is first or a duplicate;
 //! the broker decides what is delivered again; the local clock decides nothing but waiting times.
 
+pub mod breaker;
 pub mod chain;
 pub mod clock;
 pub mod consumer;
@@ -25,6 +26,8 @@ pub mod json;
 pub mod message;
 pub mod message_id;
 pub mod offsets;
+pub mod parked;
+pub mod parked;
 pub mod retry;
 pub mod secret;
 pub mod sink;
@@ -39,6 +42,9 @@ pub use handler::{BatchError, BatchHandler, BoxError, Decision, Handler, Handler
 pub use identity::Identity;
 pub use message::{Header, Headers, Message, Origin, Record, Timestamp, Truncation};
 pub use message_id::{MessageId, MessageIdError};
+pub use parked::{
+    Dedup, FailedAttempt, OrderKey, Park, ParkedMessage, ParkedStatus, ParkingStore, Resumed,
+};
 pub use sink::{Sink, SinkError};
 pub use source::{Capabilities, Command, Control, Notice, Source, SourceError, SourceErrorKind, SourcePort};
 pub use store::{

@@ -182,11 +182,13 @@ pub enum FailureClass {
     Panicked,
     /// The handler took too long.
     TimedOut,
+    /// It did not fail: it waits behind another parked message of its order key.
+    Waiting,
 }
 
 impl FailureClass {
     /// Every class, for tables and parsers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Identity,
         Self::Unreadable,
         Self::TooLarge,
@@ -198,6 +200,7 @@ impl FailureClass {
         Self::Failed,
         Self::Panicked,
         Self::TimedOut,
+        Self::Waiting,
     ];
 
     /// The word kept in rows, reports and metrics.
@@ -215,6 +218,8 @@ impl FailureClass {
             Self::Failed => "failed",
             Self::Panicked => "panicked",
             Self::TimedOut => "timed_out",
+            Self::Waiting => "waiting",
+            Self::Waiting => "waiting",
         }
     }
 
