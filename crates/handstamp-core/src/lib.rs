@@ -27,7 +27,6 @@ pub mod message;
 pub mod message_id;
 pub mod offsets;
 pub mod parked;
-pub mod parked;
 pub mod retry;
 pub mod secret;
 pub mod sink;

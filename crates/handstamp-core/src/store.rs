@@ -219,7 +219,6 @@ impl FailureClass {
             Self::Panicked => "panicked",
             Self::TimedOut => "timed_out",
             Self::Waiting => "waiting",
-            Self::Waiting => "waiting",
         }
     }
 
