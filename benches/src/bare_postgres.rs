@@ -17,14 +17,14 @@ use uuid::Uuid;
 /// The claim: insert what is new, answer what was inserted. Ids come sorted.
 pub(crate) const CLAIM: &str = "
 INSERT INTO handstamp.inbox (digest, seen_at, consumer, state, id)
-SELECT c.digest, (extract(epoch FROM now())::int8 - 1577836800)::int4, 1, 'a', c.id
+SELECT c.digest, (date_part('epoch', now()) - 1577836800)::int4, 1, 'a', c.id
 FROM unnest($1::bytea[], $2::int8[]) AS c (id, digest)
 ON CONFLICT DO NOTHING RETURNING id";
 
 /// The same for one id.
 pub(crate) const CLAIM_ONE: &str = "
 INSERT INTO handstamp.inbox (digest, seen_at, consumer, state, id)
-VALUES ($2, (extract(epoch FROM now())::int8 - 1577836800)::int4, 1, 'a', $1)
+VALUES ($2, (date_part('epoch', now()) - 1577836800)::int4, 1, 'a', $1)
 ON CONFLICT DO NOTHING RETURNING id";
 
 /// Said once a session; Handstamp says the same in every transaction.

@@ -41,7 +41,8 @@ const KEEPALIVES: &str =
 /// Statements that every connection prepares once.
 pub(crate) struct Prepared {
     pub(crate) insert_one: Statement,
-    pub(crate) insert_many: Statement,
+    pub(crate) claim_many: Statement,
+    pub(crate) claim_known: Statement,
     pub(crate) known: Statement,
     pub(crate) begin: Statement,
     /// Opens a transaction that claims nothing: the lock's key, and whether it is taken alone.
@@ -183,11 +184,11 @@ impl Slots {
         let Connected { client, task, ended_by, wire } = self.connect(&runtime).await?;
         let version = migrate::installed_version(&client, &self.options.schema);
         let one = client.prepare(&self.claim.insert_one);
-        let many = client.prepare(&self.claim.insert_many);
+        let many = client.prepare(&self.claim.many);
         let known = client.prepare(&self.claim.known);
         let guard = self.options.schema.render(include_str!("sql/guard.sql"), GUARD);
         let open = format!("SELECT {}", open_sql(&self.options, "$1::int8", "$2::bool"));
-        let own = [BEGIN.into(), open, guard, COMMIT.into()];
+        let own = [BEGIN.into(), open, guard, COMMIT.into(), self.claim.many_known.clone()];
         let own = in_order(own.iter().map(|sql| client.prepare(sql)).collect());
         // A server that takes no such setting keeps its own.
         let flight = join(join5(version, one, many, known, own), client.batch_execute(KEEPALIVES));
@@ -197,7 +198,7 @@ impl Slots {
         migrate::check_version(version?, &self.options.schema)?;
         let failed = |e| migrate::prepare_error(&self.options.schema, e);
         let own: Vec<Statement> = own.into_iter().collect::<Result<_, _>>().map_err(failed)?;
-        let [begin, open, guard, commit] = <[Statement; 4]>::try_from(own).map_err(|_| {
+        let [begin, open, guard, commit, claim_known] = <[Statement; 5]>::try_from(own).map_err(|_| {
             let message = "Postgres did not answer every statement to prepare";
             StoreError::new(StoreErrorKind::Unavailable, message)
         })?;
@@ -212,7 +213,8 @@ impl Slots {
             stale: AtomicBool::new(false),
             prepared: Prepared {
                 insert_one: one.map_err(failed)?,
-                insert_many: many.map_err(failed)?,
+                claim_many: many.map_err(failed)?,
+                claim_known,
                 known: known.map_err(failed)?,
                 begin,
                 open,

@@ -3,8 +3,9 @@
 //! Authoritative: the primary key (id, consumer) of the inbox. A claim never catches a unique
 //! violation; it inserts with `ON CONFLICT DO NOTHING` and reads what was known.
 //!
-//! Our own transactions insert first and read only when something was known, which is fastest where
-//! nearly every id is new. Level 0 does both in one statement: one round trip whatever the answer.
+//! One statement and one round trip for many ids, whatever the answer. There are two of them, which answer the
+//! same: one inserts first, which is fastest where nearly every id is new; the other looks up first, for batches
+//! after one that was mostly known (a replay, a rewind).
 //!
 //! ```text
 //!  id ─┬─ inserted ──────────────────────────► First
@@ -22,6 +23,7 @@ use handstamp_core::{
     Timestamp,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row, Transaction};
@@ -38,11 +40,13 @@ pub(crate) const GUARD: &str = "current_setting('handstamp.tx', true) IS NOT DIS
 #[derive(Debug)]
 pub(crate) struct ClaimSql {
     one: String,
-    many: String,
+    pub(crate) many: String,
+    pub(crate) many_known: String,
     pub(crate) insert_one: String,
-    pub(crate) insert_many: String,
     pub(crate) known: String,
     consumer: String,
+    /// The last batch was mostly known. Decides nothing but how fast the next claim is.
+    mostly_known: AtomicBool,
 }
 
 impl ClaimSql {
@@ -51,7 +55,8 @@ impl ClaimSql {
         let (schema, open) = (&options.schema, open_sql(options, "$5::int8", "$6::bool"));
         Self {
             insert_one: schema.render(include_str!("sql/insert_one.sql"), &open),
-            insert_many: schema.render(include_str!("sql/insert_many.sql"), &open),
+            many: schema.render(include_str!("sql/claim_many.sql"), &open),
+            many_known: schema.render(include_str!("sql/claim_known.sql"), &open),
             ..Self::with_guard(schema, GUARD)
         }
     }
@@ -65,10 +70,23 @@ impl ClaimSql {
         Self {
             one: schema.render(include_str!("sql/claim_one.sql"), guard),
             many: schema.render(include_str!("sql/claim_many.sql"), guard),
+            many_known: schema.render(include_str!("sql/claim_known.sql"), guard),
             insert_one: schema.render(include_str!("sql/insert_one.sql"), guard),
-            insert_many: schema.render(include_str!("sql/insert_many.sql"), guard),
             known: schema.render(include_str!("sql/known.sql"), guard),
             consumer: schema.render(include_str!("sql/consumer.sql"), guard),
+            mostly_known: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn expects_known(&self) -> bool {
+        self.mostly_known.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of a batch that is answered.
+    pub(crate) fn note(&self, batch: &Batch) {
+        if batch.len() > 1 {
+            let known = batch.found.iter().flatten().filter(|found| found.state.is_some()).count();
+            self.mostly_known.store(known * 2 > batch.len(), Ordering::Relaxed);
         }
     }
 }
@@ -91,6 +109,8 @@ pub(crate) struct Opening {
     pub(crate) lock: i64,
     /// After a deadlock: no other batch of this consumer meanwhile.
     pub(crate) alone: bool,
+    /// Most ids are likely to be known: look them up before anything is inserted.
+    pub(crate) looks_first: bool,
 }
 
 /// The distinct ids of a claim in the order they are locked, and what is known of each.
@@ -155,23 +175,59 @@ impl Batch {
         [ids, digests, id, name, &opening.lock, &opening.alone]
     }
 
-    /// Takes the rows of a claim or of a reading, in any order; rows of two columns are ours.
+    /// Takes the rows of a claim or of a reading, in any order: rows of two columns are an id of ours each,
+    /// rows of four an id each, and those of a claim of many are taken by [`take_many`](Self::take_many).
     pub(crate) fn take(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         for row in rows {
-            let read = |e| store_error("reading the answer to a claim", e);
-            let id: &[u8] = row.try_get(0).map_err(read)?;
-            let seen_at: i32 = row.try_get(1).map_err(read)?;
+            if row.len() > 4 {
+                self.take_many(row)?;
+                continue;
+            }
+            let id: &[u8] = row.try_get(0).map_err(read_error)?;
+            let seen_at: i32 = row.try_get(1).map_err(read_error)?;
             let (digest, state) = if row.len() > 2 {
-                let state: Option<i8> = row.try_get(3).map_err(read)?;
-                (row.try_get(2).map_err(read)?, state.map(state_of).transpose()?)
+                let state: Option<i8> = row.try_get(3).map_err(read_error)?;
+                (row.try_get(2).map_err(read_error)?, state.map(state_of).transpose()?)
             } else {
                 (None, None)
             };
-            if let Ok(at) = self.stored.binary_search_by(|stored| stored.as_slice().cmp(id)) {
-                self.found[at] = Some(Found { seen_at, digest, state });
-            }
+            self.answer(id, Found { seen_at, digest, state });
         }
         Ok(())
+    }
+
+    /// Takes one row about many ids: all of ours, some of ours, or those that were known.
+    fn take_many(&mut self, row: &Row) -> Result<(), StoreError> {
+        let seen_at: Vec<i32> = row.try_get(2).map_err(read_error)?;
+        let ours = seen_at.first().map(|&seen_at| Found { seen_at, digest: None, state: None });
+        let ids: Option<Vec<&[u8]>> = row.try_get(0).map_err(read_error)?;
+        let places: Option<Vec<i32>> = row.try_get(1).map_err(read_error)?;
+        match (ids, places, ours) {
+            (None, None, ours) => self.found.fill(ours),
+            (Some(ids), _, Some(ours)) => ids.into_iter().for_each(|id| self.answer(id, ours)),
+            (None, Some(places), _) => {
+                let digests: Vec<Option<i64>> = row.try_get(3).map_err(read_error)?;
+                let states: &str = row.try_get(4).map_err(read_error)?;
+                let states = states.chars().map(|letter| i8::try_from(u32::from(letter)).unwrap_or_default());
+                for (((place, seen_at), digest), state) in
+                    places.into_iter().zip(seen_at).zip(digests).zip(states)
+                {
+                    let state = Some(state_of(state)?);
+                    let at = usize::try_from(place).unwrap_or_default().wrapping_sub(1);
+                    if let Some(found) = self.found.get_mut(at) {
+                        *found = Some(Found { seen_at, digest, state });
+                    }
+                }
+            }
+            (Some(_), _, None) => {}
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, id: &[u8], found: Found) {
+        if let Ok(at) = self.stored.binary_search_by(|stored| stored.as_slice().cmp(id)) {
+            self.found[at] = Some(found);
+        }
     }
 
     pub(crate) fn missing(&self) -> Vec<&[u8]> {
@@ -212,6 +268,10 @@ impl Batch {
         }
         claims
     }
+}
+
+fn read_error(error: tokio_postgres::Error) -> StoreError {
+    store_error("reading the answer to a claim", error)
 }
 
 fn known(asked: Option<i64>, kept: Option<i64>, state: InboxState, seen_at: i32) -> Claim {
@@ -318,6 +378,8 @@ async fn claim_typed<C: GenericClient + Sync>(
     let one = batch.len() == 1;
     let (sql, types) = if one {
         (&sql.one, (Type::BYTEA, Type::INT8))
+    } else if sql.expects_known() {
+        (&sql.many_known, (Type::BYTEA_ARRAY, Type::INT8_ARRAY))
     } else {
         (&sql.many, (Type::BYTEA_ARRAY, Type::INT8_ARRAY))
     };
@@ -509,5 +571,6 @@ pub async fn claim_many(
     if !batch.is_answered() {
         answer_the_rest(tx, &consumer.sql, &parameters, &mut batch).await?;
     }
+    consumer.sql.note(&batch);
     Ok(batch.claims(requests))
 }

@@ -46,7 +46,8 @@ async fn rehearse_in(
     let client = slot.client();
     let failed = |e| store_error("opening a transaction", e);
     client.execute(&slot.prepared.begin, &[]).await.map_err(failed)?;
-    let opening = Opening { lock: advisory_key(b"handstamp batch", schema, NOBODY), alone: false };
+    let lock = advisory_key(b"handstamp batch", schema, NOBODY);
+    let opening = Opening { lock, alone: false, looks_first: false };
     client.query(&slot.prepared.open, &[&opening.lock, &opening.alone]).await.map_err(failed)?;
     let find = schema.render(include_str!("sql/consumer.sql"), "true");
     let found = client.query_typed(&find, &[(&name.as_str(), Type::TEXT)]).await;

@@ -258,7 +258,11 @@ impl Shared {
     }
 
     fn opening(&self, consumer: &ConsumerKey) -> (ConsumerParameters, Opening) {
-        let opening = Opening { lock: self.lock_key(consumer.id), alone: self.is_exclusive(consumer.id) };
+        let opening = Opening {
+            lock: self.lock_key(consumer.id),
+            alone: self.is_exclusive(consumer.id),
+            looks_first: self.claim.expects_known(),
+        };
         (ConsumerParameters::from(consumer), opening)
     }
 
@@ -272,7 +276,7 @@ impl Shared {
         // Both are sent before the first is answered, in one flight: what stands behind a failed statement is
         // skipped. Where a connection cannot coalesce, the claim does nothing outside of a transaction of ours.
         let flight = tx.slot.coalesce();
-        let rows = begin_and_insert(&tx.slot, batch, &parameters, &opening).await?;
+        let rows = begin_and_claim(&tx.slot, batch, &parameters, &opening).await?;
         drop(flight);
         self.answer_claims(&tx.slot, &parameters, &rows, batch).await
     }
@@ -286,17 +290,17 @@ impl Shared {
         batch: &mut Batch,
     ) -> Result<(), StoreError> {
         batch.take(rows)?;
-        if batch.is_answered() {
-            return Ok(());
-        }
-        // A new statement sees what the claim waited for too.
         let client = slot.client();
-        let known = client.query(&slot.prepared.known, &[&batch.missing(), &parameters.id]).await;
-        batch.take(&known.map_err(inbox::claim_error)?)?;
-        if batch.is_answered() {
-            return Ok(());
+        if !batch.is_answered() {
+            // A new statement sees what the claim waited for too.
+            let known = client.query(&slot.prepared.known, &[&batch.missing(), &parameters.id]).await;
+            batch.take(&known.map_err(inbox::claim_error)?)?;
         }
-        inbox::answer_the_rest(client, &self.claim, parameters, batch).await
+        if !batch.is_answered() {
+            inbox::answer_the_rest(client, &self.claim, parameters, batch).await?;
+        }
+        self.claim.note(batch);
+        Ok(())
     }
 
     /// Guard and COMMIT, and behind them in the same write, with a Sync of its own, the next BEGIN and claim.
@@ -314,7 +318,7 @@ impl Shared {
             let _flight = slot.coalesce();
             let committed = CrashPoint::CommitSent.between_sending_and_answer(guard_and_commit(slot));
             let mut committed = pin!(maybe_done(committed));
-            let mut opened = pin!(maybe_done(begin_and_insert(slot, batch, &parameters, &opening)));
+            let mut opened = pin!(maybe_done(begin_and_claim(slot, batch, &parameters, &opening)));
             // The first poll of each sends it.
             poll_fn(|context| {
                 let _ = committed.as_mut().poll(context);
@@ -510,7 +514,7 @@ impl Store for PostgresStore {
 }
 
 /// BEGIN and the claim, both sent by the first poll; the rows that were inserted.
-async fn begin_and_insert(
+async fn begin_and_claim(
     slot: &Slot,
     batch: &Batch,
     parameters: &ConsumerParameters,
@@ -524,7 +528,11 @@ async fn begin_and_insert(
             join(begin, client.query(&prepared.open, &[&opening.lock, &opening.alone])).await;
         return begun.and(opened).map(|_| vec![]).map_err(failed);
     }
-    let statement = if batch.len() == 1 { &prepared.insert_one } else { &prepared.insert_many };
+    let statement = match batch.len() {
+        1 => &prepared.insert_one,
+        _ if opening.looks_first => &prepared.claim_known,
+        _ => &prepared.claim_many,
+    };
     let values = batch.opening_parameters(parameters, opening);
     let claimed = CrashPoint::MidClaim.between_sending_and_answer(client.query(statement, &values));
     let (begun, rows) = join(begin, claimed).await;

@@ -80,6 +80,37 @@ pub(crate) async fn five_thousand_ids_in_one_batch<H: StoreHarness>(harness: &H)
     claims_are(&claim(&store, &consumer, &ids(2_500, 7_500)?).await?, &expected)
 }
 
+/// A store may claim otherwise where it expects known ids: the answers must not depend on what came before.
+pub(crate) async fn answers_after_a_replay_are_the_same<H: StoreHarness>(harness: &H) -> CaseResult {
+    let store = harness.open().await;
+    let consumer = register(&store, "wallet").await?;
+    let requests = |ids: &[(&str, i64)]| -> Result<Vec<ClaimRequest>, CaseFailure> {
+        ids.iter().map(|(id, digest)| request(id, *digest)).collect()
+    };
+    let old = requests(&[("d", 1), ("b", 1), ("a", 1), ("c", 1)])?;
+    let replayed = async || -> CaseResult {
+        claims_are(&claim(&store, &consumer, &old).await?, "DDDD")?;
+        claims_are(&claim(&store, &consumer, &old).await?, "DDDD")
+    };
+    claims_are(&claim(&store, &consumer, &old).await?, "FFFF")?;
+    replayed().await?;
+    let mixed = requests(&[("z", 1), ("b", 1), ("y", 1), ("c", 2), ("z", 1), ("a", 1)])?;
+    let (tx, claims) = begin(&store, &consumer, &mixed).await?;
+    claims_are(&claims, "FDFRDD")?;
+    store.rollback(tx).await?;
+    replayed().await?;
+    claims_are(&claim(&store, &consumer, &mixed).await?, "FDFRDD")?;
+    claims_are(&claim(&store, &consumer, &mixed).await?, "DDDRDD")?;
+    replayed().await?;
+    claims_are(&claim(&store, &consumer, &requests(&[("n", 1), ("m", 1)])?).await?, "FF")?;
+    replayed().await?;
+    let stranger = ConsumerKey { id: 31_998, name: name("stranger")? };
+    match store.begin(&stranger, &old).await {
+        Ok((_, claims)) => Err(CaseFailure(format!("an unregistered consumer got {claims:?}"))),
+        Err(error) => same("kind", &error.kind, &StoreErrorKind::UnknownConsumer),
+    }
+}
+
 pub(crate) async fn registering_again_gives_the_same_key<H: StoreHarness>(harness: &H) -> CaseResult {
     let store = harness.open().await;
     let first = register(&store, "wallet").await?;

@@ -117,6 +117,7 @@ macro_rules! __store_cases {
             five_thousand_ids_in_one_batch
             ids_are_exact
             random_ids_are_exact
+            answers_after_a_replay_are_the_same
             registering_again_gives_the_same_key
             another_fingerprint_is_refused
             another_fingerprint_can_be_adopted
@@ -135,6 +136,7 @@ macro_rules! __store_cases {
             a_failed_commit_opens_nothing
             a_racing_claim_waits_and_is_a_duplicate
             a_racing_claim_is_first_after_a_rollback
+            a_racing_batch_after_a_replay_waits_and_is_answered
             disjoint_batches_run_side_by_side
             crossing_batches_both_end
             dead_letters_keep_every_byte
@@ -182,24 +184,24 @@ pub async fn run<H: StoreHarness>(case: &str, harness: &H) -> CaseResult {
 
 type Tx<H> = <<H as StoreHarness>::Store as Store>::Tx;
 
-fn name(name: &str) -> Result<ConsumerName, CaseFailure> {
+pub(crate) fn name(name: &str) -> Result<ConsumerName, CaseFailure> {
     Ok(ConsumerName::new(name)?)
 }
 
-fn id(bytes: impl AsRef<[u8]>) -> Result<MessageId, CaseFailure> {
+pub(crate) fn id(bytes: impl AsRef<[u8]>) -> Result<MessageId, CaseFailure> {
     Ok(MessageId::new(bytes.as_ref().to_vec())?)
 }
 
-fn request(bytes: impl AsRef<[u8]>, digest: i64) -> Result<ClaimRequest, CaseFailure> {
+pub(crate) fn request(bytes: impl AsRef<[u8]>, digest: i64) -> Result<ClaimRequest, CaseFailure> {
     Ok(ClaimRequest { id: id(bytes)?, digest: Some(digest) })
 }
 
-async fn register<S: Store>(store: &S, consumer: &str) -> Result<ConsumerKey, CaseFailure> {
+pub(crate) async fn register<S: Store>(store: &S, consumer: &str) -> Result<ConsumerKey, CaseFailure> {
     Ok(store.register(&name(consumer)?, &Fingerprint("suite".into()), false).await?)
 }
 
 /// Begins, and begins again where the store asks for that, as the engine does.
-async fn begin<S: Store>(
+pub(crate) async fn begin<S: Store>(
     store: &S,
     consumer: &ConsumerKey,
     ids: &[ClaimRequest],
@@ -216,7 +218,7 @@ async fn begin<S: Store>(
 }
 
 /// Claims and commits in one go.
-async fn claim<S: Store>(
+pub(crate) async fn claim<S: Store>(
     store: &S,
     consumer: &ConsumerKey,
     ids: &[ClaimRequest],
@@ -234,7 +236,7 @@ fn is_reused(claim: &Claim) -> bool {
     matches!(claim, Claim::IdReused { .. })
 }
 
-fn claims_are(claims: &[Claim], expected: &str) -> CaseResult {
+pub(crate) fn claims_are(claims: &[Claim], expected: &str) -> CaseResult {
     let seen: String = claims
         .iter()
         .map(|claim| match claim {

@@ -50,6 +50,35 @@ pub(crate) async fn a_racing_claim_is_first_after_a_rollback<H: StoreHarness>(ha
     claims_are(&answer(harness, racer).await?, "F")
 }
 
+/// The same behind a batch that was known, where a store may look before it inserts.
+pub(crate) async fn a_racing_batch_after_a_replay_waits_and_is_answered<H: StoreHarness>(
+    harness: &H,
+) -> CaseResult {
+    let store = harness.open().await;
+    let consumer = register(&store, "wallet").await?;
+    let known = [request("a", 1)?, request("b", 1)?];
+    claims_are(&claim(&store, &consumer, &known).await?, "FF")?;
+    for commits in [true, false] {
+        let new = format!("new-{commits}");
+        let other = harness.open().await;
+        claims_are(&claim(&other, &consumer, &known).await?, "DD")?;
+        let (tx, claims) = begin(&store, &consumer, &[request(&new, 1)?, request("a", 1)?]).await?;
+        claims_are(&claims, "FD")?;
+        let asked = vec![request("a", 1)?, request(&new, 1)?, request("b", 1)?];
+        let key = consumer.clone();
+        let racer = tokio::spawn(async move { claim(&other, &key, &asked).await });
+        tokio::time::sleep(harness.features().quiet).await;
+        ensure(!racer.is_finished(), || "the second claimer did not wait for the first".into())?;
+        if commits {
+            store.commit(tx).await?;
+        } else {
+            store.rollback(tx).await?;
+        }
+        claims_are(&answer(harness, racer).await?, if commits { "DDD" } else { "DFD" })?;
+    }
+    Ok(())
+}
+
 pub(crate) async fn disjoint_batches_run_side_by_side<H: StoreHarness>(harness: &H) -> CaseResult {
     if !harness.features().concurrent {
         return Ok(());
