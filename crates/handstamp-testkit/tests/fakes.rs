@@ -16,6 +16,10 @@ mod memory_store {
     handstamp_testkit::store_suite!(paused: handstamp_testkit::fakes::MemoryHarness::new(None));
 }
 
+mod memory_store_parks {
+    handstamp_testkit::parking_suite!(paused: handstamp_testkit::fakes::MemoryHarness::new(None));
+}
+
 mod memory_sink {
     handstamp_testkit::sink_suite!(paused: handstamp_testkit::fakes::SinkInMemory::new(None));
 }

@@ -211,6 +211,173 @@ impl StoreBreak {
     ];
 }
 
+/// One fault of a fake store in what it does with parked messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ParkingBreak {
+    /// A parked message loses its headers.
+    ParkDropsHeaders,
+    /// A null key, value or header value of a parked message becomes empty.
+    ParkEmptiesNulls,
+    /// Of a large value only the first million bytes are kept.
+    ParkCutsLarge,
+    /// A prefix is parked as if it were the whole.
+    ParkForgetsTruncation,
+    /// The inbox row of a parked message says applied.
+    ParkForgetsInbox,
+    /// Messages are parked though the transaction is rolled back.
+    ParkAutocommits,
+    /// Parking once more replaces what is parked.
+    ParkOverwrites,
+    /// Of one call the last is parked first.
+    ParksInReverse,
+    /// Parks in a transaction that the handler ended.
+    ParksEnded,
+    /// A failed attempt is kept though the transaction is rolled back.
+    NoteAutocommits,
+    /// The history forgets the database's own code.
+    NoteForgetsCode,
+    /// What was committed while the claims waited is not seen.
+    ParkedKeysOldSnapshot,
+    /// What this transaction parked itself is not seen.
+    ParkedKeysForgetOwn,
+    /// Answers come in another order than the keys.
+    ParkedKeysInReverse,
+    /// Keys of another consumer count.
+    ParkedKeysOfEverybody,
+    /// Rows of another consumer are taken.
+    TakesForAllConsumers,
+    /// Waits do not count.
+    TakesNotDue,
+    /// What has a wait is never due.
+    WaitsForEver,
+    /// The first parked is taken first, not the longest due.
+    TakesInParkedOrder,
+    /// Everything that is due is taken.
+    IgnoresMax,
+    /// Two takers get the same rows.
+    LocksNothing,
+    /// A taker waits until nobody has a row.
+    WaitsForLocks,
+    /// A rollback keeps the row locks.
+    RollbackKeepsLocks,
+    /// An abandoned transaction keeps its row locks.
+    AbandonKeepsLocks,
+    /// A dropped transaction keeps its row locks.
+    DropKeepsLocks,
+    /// A lost connection keeps its row locks.
+    RestartKeepsLocks,
+    /// A new process has forgotten what was parked.
+    ForgetsAtRestart,
+    /// All rows of an order key are due.
+    OrderKeyIgnored,
+    /// While somebody has the first of an order key, the next is due.
+    OrderPassesOverLocks,
+    /// The first of an order key is the first of those that are due.
+    OrderAmongDueOnly,
+    /// What is not due is not taken again.
+    TakesAgainWhatIsDue,
+    /// What is taken again comes in the order of the keys' bytes.
+    TakesAgainSorted,
+    /// While a message is taken, its id can be claimed anew.
+    TakeFreesTheClaim,
+    /// An applied message stays parked.
+    AppliedKeepsRow,
+    /// The inbox row of a retried message never says applied.
+    AppliedForgetsInbox,
+    /// What became of a message is kept though the transaction is rolled back.
+    ResumeAutocommits,
+    /// Resumes in a transaction that the handler ended.
+    ResumesEnded,
+    /// Outcomes are given to the rows in the order of the keys' bytes.
+    ResumesSorted,
+    /// Failing again adds no attempt.
+    AgainForgetsAttempt,
+    /// Failing again adds nothing to the history.
+    AgainForgetsHistory,
+    /// Failing again keeps the first failure's reason.
+    AgainKeepsOldFailure,
+    /// Failing again does not wait.
+    AgainIsDueAtOnce,
+    /// Failing again makes the message young.
+    AgainParksAnew,
+    /// Failing again gives the first place of its order key away.
+    AgainGoesToTheBack,
+    /// The dead letter of a parked message keeps half its value.
+    DeadLosesBytes,
+    /// A message that is given up stays parked.
+    DeadKeepsRow,
+    /// The inbox row of a message that is given up says parked.
+    DeadForgetsInbox,
+    /// Giving up counts as an attempt though no handler ran.
+    DeadAlwaysCharges,
+    /// The last attempt before giving up is not counted.
+    DeadNeverCharges,
+    /// What waits behind another counts as due.
+    StatusCountsFollowers,
+    /// What somebody has taken is not counted.
+    StatusForgetsTaken,
+    /// The youngest is said to be the oldest.
+    StatusSaysTheYoungest,
+}
+
+impl ParkingBreak {
+    /// Every fault.
+    pub const ALL: [Self; 52] = [
+        Self::ParkDropsHeaders,
+        Self::ParkEmptiesNulls,
+        Self::ParkCutsLarge,
+        Self::ParkForgetsTruncation,
+        Self::ParkForgetsInbox,
+        Self::ParkAutocommits,
+        Self::ParkOverwrites,
+        Self::ParksInReverse,
+        Self::ParksEnded,
+        Self::NoteAutocommits,
+        Self::NoteForgetsCode,
+        Self::ParkedKeysOldSnapshot,
+        Self::ParkedKeysForgetOwn,
+        Self::ParkedKeysInReverse,
+        Self::ParkedKeysOfEverybody,
+        Self::TakesForAllConsumers,
+        Self::TakesNotDue,
+        Self::WaitsForEver,
+        Self::TakesInParkedOrder,
+        Self::IgnoresMax,
+        Self::LocksNothing,
+        Self::WaitsForLocks,
+        Self::RollbackKeepsLocks,
+        Self::AbandonKeepsLocks,
+        Self::DropKeepsLocks,
+        Self::RestartKeepsLocks,
+        Self::ForgetsAtRestart,
+        Self::OrderKeyIgnored,
+        Self::OrderPassesOverLocks,
+        Self::OrderAmongDueOnly,
+        Self::TakesAgainWhatIsDue,
+        Self::TakesAgainSorted,
+        Self::TakeFreesTheClaim,
+        Self::AppliedKeepsRow,
+        Self::AppliedForgetsInbox,
+        Self::ResumeAutocommits,
+        Self::ResumesEnded,
+        Self::ResumesSorted,
+        Self::AgainForgetsAttempt,
+        Self::AgainForgetsHistory,
+        Self::AgainKeepsOldFailure,
+        Self::AgainIsDueAtOnce,
+        Self::AgainParksAnew,
+        Self::AgainGoesToTheBack,
+        Self::DeadLosesBytes,
+        Self::DeadKeepsRow,
+        Self::DeadForgetsInbox,
+        Self::DeadAlwaysCharges,
+        Self::DeadNeverCharges,
+        Self::StatusCountsFollowers,
+        Self::StatusForgetsTaken,
+        Self::StatusSaysTheYoungest,
+    ];
+}
+
 /// One fault of a fake sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SinkBreak {

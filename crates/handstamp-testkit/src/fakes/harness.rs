@@ -1,13 +1,15 @@
 //! The fakes as subjects of the suites.
 
 use super::{
-    LogBroker, MemoryError, MemorySink, MemoryStore, MemoryTx, QueueBroker, SinkBreak, SourceBreak,
-    StoreBreak,
+    LogBroker, MemoryError, MemorySink, MemoryStore, MemoryTx, ParkingBreak, QueueBroker, SinkBreak,
+    SourceBreak, StoreBreak,
 };
 use crate::Payload;
+use crate::parking_suite::ParkingHarness;
 use crate::sink_suite::SinkHarness;
 use crate::source_suite::{SourceFeatures, SourceHarness};
 use crate::store_suite::{EndInside, StoreFeatures, StoreHarness};
+use handstamp_core::parked::{Dedup, FailedAttempt};
 use handstamp_core::{BoxError, ConsumerName, DeadLetter, InboxState, MessageId, Source, StoreErrorKind};
 use std::time::Duration;
 
@@ -98,6 +100,12 @@ impl MemoryHarness {
     pub fn new(broken: Option<StoreBreak>) -> Self {
         Self { store: MemoryStore::broken(broken) }
     }
+
+    /// With or without a fault in what it does with parked messages.
+    #[must_use]
+    pub fn new_parking(broken: Option<ParkingBreak>) -> Self {
+        Self { store: MemoryStore::broken_parking(broken) }
+    }
 }
 
 impl StoreHarness for MemoryHarness {
@@ -143,6 +151,12 @@ impl StoreHarness for MemoryHarness {
 
     async fn inbox_state(&self, consumer: &ConsumerName, id: &MessageId) -> Option<InboxState> {
         self.store.inbox_state(consumer, id)
+    }
+}
+
+impl ParkingHarness for MemoryHarness {
+    async fn attempts(&self, consumer: &ConsumerName, dedup: &Dedup) -> Vec<FailedAttempt> {
+        self.store.attempts(consumer, dedup)
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! Authoritative: `Disk`. Everything an open transaction wrote lies in its [`MemoryTx`].
 
-use super::breaks::{LATE, StoreBreak};
+use super::breaks::{LATE, ParkingBreak, StoreBreak};
+use super::memory_parked::{ParkedKey, Parking};
 use super::memory_tx::{Ended, MemoryError, MemoryTx};
 use handstamp_core::message::Timestamp;
 use handstamp_core::{
@@ -17,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 /// How long a claim waits for another transaction.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A database and its connections; clones are the same database.
 #[derive(Debug, Clone)]
@@ -38,11 +39,26 @@ pub enum StorePoint {
     Commit,
     /// In `commit`: durable, but the answer is lost.
     CommitThenLost,
+    /// In `park`.
+    Park,
+    /// In `note_attempts`.
+    NoteAttempts,
+    /// In `parked_keys`.
+    ParkedKeys,
+    /// In `take_due`: nothing is open.
+    TakeDue,
+    /// In `take_again`: nothing is open.
+    TakeAgain,
+    /// In `resume`.
+    Resume,
+    /// In `parked_status`.
+    ParkedStatus,
 }
 
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) broken: Option<StoreBreak>,
+    pub(super) parking_broken: Option<ParkingBreak>,
     state: Mutex<State>,
     /// Counts ended transactions; those who wait for one watch it.
     pub(super) ended: watch::Sender<u64>,
@@ -53,6 +69,8 @@ pub(super) struct State {
     pub(super) disk: Disk,
     /// Claims of open transactions.
     pub(super) claimed: HashMap<InboxId, u64>,
+    /// Row locks of open transactions on parked messages.
+    pub(super) locked: HashMap<ParkedKey, u64>,
     tx_made: u64,
     /// Grows when all connections are lost.
     pub(super) generation: u64,
@@ -73,6 +91,7 @@ pub(super) struct Disk {
     pub(super) inbox: BTreeMap<InboxId, InboxRow>,
     pub(super) dead: BTreeMap<(i16, Vec<u8>), DeadLetter>,
     pub(super) counters: BTreeMap<String, i64>,
+    pub(super) parking: Parking,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -94,6 +113,32 @@ impl InboxRow {
     }
 }
 
+impl State {
+    pub(super) fn number_of(&self, consumer: &ConsumerName) -> Option<i16> {
+        self.disk.consumers.get(consumer).map(|(number, _)| *number)
+    }
+
+    /// Opens a transaction for a consumer that is registered.
+    pub(super) fn open(
+        &mut self,
+        shared: &Arc<Shared>,
+        consumer: &ConsumerKey,
+    ) -> Result<MemoryTx, StoreError> {
+        let known = self.number_of(&consumer.name) == Some(consumer.id);
+        if !known && !shared.is(StoreBreak::AnswersDuplicateForUnregistered) {
+            let message = format!("{} is not registered under number {}", consumer.name, consumer.id);
+            return Err(StoreError::new(StoreErrorKind::UnknownConsumer, message));
+        }
+        self.tx_made += 1;
+        self.begun += 1;
+        let mut tx = MemoryTx::new(Arc::clone(shared), self.tx_made, self.generation);
+        if shared.parking_broken == Some(ParkingBreak::ParkedKeysOldSnapshot) {
+            tx.parking.remember(&self.disk);
+        }
+        Ok(tx)
+    }
+}
+
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -103,7 +148,7 @@ impl Shared {
         self.broken == Some(broken)
     }
 
-    fn inbox_id(&self, consumer: i16, id: &MessageId) -> InboxId {
+    pub(super) fn inbox_id(&self, consumer: i16, id: &MessageId) -> InboxId {
         let consumer = if self.is(StoreBreak::ForgetsScope) { 0 } else { consumer };
         let mut stored = id.to_stored();
         match self.broken {
@@ -135,8 +180,18 @@ impl MemoryStore {
     /// The same with a fault built in.
     #[must_use]
     pub fn broken(broken: Option<StoreBreak>) -> Self {
+        Self::with(broken, None)
+    }
+
+    /// The same with a fault in what it does with parked messages.
+    #[must_use]
+    pub fn broken_parking(broken: Option<ParkingBreak>) -> Self {
+        Self::with(None, broken)
+    }
+
+    fn with(broken: Option<StoreBreak>, parking_broken: Option<ParkingBreak>) -> Self {
         let ended = watch::channel(0).0;
-        Self { shared: Arc::new(Shared { broken, state: Mutex::default(), ended }) }
+        Self { shared: Arc::new(Shared { broken, parking_broken, state: Mutex::default(), ended }) }
     }
 
     /// Loses every connection, as a crash of the database or of all its clients does.
@@ -145,6 +200,12 @@ impl MemoryStore {
             let mut state = self.shared.lock();
             state.generation += 1;
             state.claimed.clear();
+            if self.shared.parking_broken != Some(ParkingBreak::RestartKeepsLocks) {
+                state.locked.clear();
+            }
+            if self.shared.parking_broken == Some(ParkingBreak::ForgetsAtRestart) {
+                state.disk.parking = Parking::default();
+            }
             if self.shared.is(StoreBreak::ForgetsAtRestart) {
                 state.disk.inbox.clear();
             }
@@ -194,16 +255,16 @@ impl MemoryStore {
     #[must_use]
     pub fn dead_letters(&self, consumer: &ConsumerName) -> Vec<DeadLetter> {
         let state = self.shared.lock();
-        let Some((number, _)) = state.disk.consumers.get(consumer) else { return vec![] };
-        state.disk.dead.iter().filter(|((c, _), _)| c == number).map(|(_, dead)| dead.clone()).collect()
+        let Some(number) = state.number_of(consumer) else { return vec![] };
+        state.disk.dead.iter().filter(|((c, _), _)| *c == number).map(|(_, dead)| dead.clone()).collect()
     }
 
     /// What the committed inbox says of an id.
     #[must_use]
     pub fn inbox_state(&self, consumer: &ConsumerName, id: &MessageId) -> Option<InboxState> {
         let state = self.shared.lock();
-        let (number, _) = state.disk.consumers.get(consumer)?;
-        state.disk.inbox.get(&self.shared.inbox_id(*number, id)).map(|row| row.state)
+        let number = state.number_of(consumer)?;
+        state.disk.inbox.get(&self.shared.inbox_id(number, id)).map(|row| row.state)
     }
 
     /// Transactions begun and committed so far.
@@ -214,7 +275,7 @@ impl MemoryStore {
     }
 
     /// Waits as a server would, then strikes with the next fault of the point.
-    async fn reach(&self, point: StorePoint) -> Result<(), StoreError> {
+    pub(super) async fn reach(&self, point: StorePoint) -> Result<(), StoreError> {
         let latency = self.shared.lock().latency;
         if latency.is_zero() {
             tokio::task::yield_now().await;
@@ -245,7 +306,9 @@ impl MemoryStore {
                 if state.generation != tx.generation() {
                     return Err(connection_lost());
                 }
-                if let Some(row) = state.disk.inbox.get(id) {
+                let frees = self.shared.parking_broken == Some(ParkingBreak::TakeFreesTheClaim);
+                let freed = frees && !state.locked.is_empty();
+                if let Some(row) = state.disk.inbox.get(id).filter(|_| !freed) {
                     return Ok(row.answer(digest, broken));
                 }
                 let early = self.shared.is(StoreBreak::ClaimsVisibleEarly);
@@ -316,23 +379,13 @@ impl Store for MemoryStore {
         ids: &[ClaimRequest],
     ) -> Result<(MemoryTx, Vec<Claim>), StoreError> {
         self.reach(StorePoint::Begin).await?;
-        let mut tx = {
-            let mut state = self.shared.lock();
-            let known = state.disk.consumers.get(&consumer.name).is_some_and(|(id, _)| *id == consumer.id);
-            state.tx_made += 1;
-            state.begun += 1;
-            let tx = MemoryTx::new(Arc::clone(&self.shared), state.tx_made, state.generation);
-            drop(state);
-            if !known && self.shared.is(StoreBreak::AnswersDuplicateForUnregistered) {
-                let claim = Claim::Duplicate { state: InboxState::Applied, first_seen: Timestamp(0) };
-                return Ok((tx, vec![claim; ids.len()]));
-            }
-            if !known {
-                let message = format!("{} is not registered under number {}", consumer.name, consumer.id);
-                return Err(StoreError::new(StoreErrorKind::UnknownConsumer, message));
-            }
-            tx
-        };
+        let mut tx = self.shared.lock().open(&self.shared, consumer)?;
+        if self.shared.is(StoreBreak::AnswersDuplicateForUnregistered)
+            && self.shared.lock().number_of(&consumer.name) != Some(consumer.id)
+        {
+            let claim = Claim::Duplicate { state: InboxState::Applied, first_seen: Timestamp(0) };
+            return Ok((tx, vec![claim; ids.len()]));
+        }
         if ids.is_empty() && self.shared.is(StoreBreak::RefusesEmptyBatches) {
             return Err(StoreError::new(StoreErrorKind::Config, "a batch without ids"));
         }
@@ -430,6 +483,7 @@ impl Store for MemoryStore {
         if self.shared.is(StoreBreak::AbandonKeepsClaims) {
             tx.leak();
         }
+        tx.keep_locks_if(ParkingBreak::AbandonKeepsLocks);
         tx.end(Ended::RolledBack);
     }
 

@@ -1,6 +1,7 @@
 //! An open transaction of the store in memory: what it claimed and wrote, unseen by others.
 
-use super::breaks::StoreBreak;
+use super::breaks::{ParkingBreak, StoreBreak};
+use super::memory_parked::ParkingWork;
 use super::memory_store::{InboxId, InboxRow, Shared, connection_lost};
 use bytes::Bytes;
 use handstamp_core::{DeadLetter, Header, Headers, InboxState, Recorded, StoreError, StoreErrorKind};
@@ -18,13 +19,17 @@ pub struct MemoryError {
     pub code: &'static str,
 }
 
-/// How many claims and dead letters a transaction holds.
+/// How much a transaction holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// Ids claimed First.
     pub claims: usize,
     /// Dead letters noted new.
     pub dead_letters: usize,
+    /// Messages parked new.
+    pub parked: usize,
+    /// Parked messages taken.
+    pub taken: usize,
 }
 
 /// How a transaction ended.
@@ -43,6 +48,7 @@ pub struct MemoryTx {
     claims: BTreeMap<InboxId, InboxRow>,
     dead: BTreeMap<(i16, Vec<u8>), DeadLetter>,
     added: BTreeMap<String, i64>,
+    pub(super) parking: ParkingWork,
     aborted: bool,
     ended: Option<Ended>,
     /// Ended by `rollback` itself; only broken stores look at it.
@@ -60,6 +66,7 @@ impl MemoryTx {
             claims: BTreeMap::new(),
             dead: BTreeMap::new(),
             added: BTreeMap::new(),
+            parking: ParkingWork::default(),
             aborted: false,
             ended: None,
             asked: false,
@@ -109,7 +116,12 @@ impl MemoryTx {
     /// What it holds.
     #[must_use]
     pub fn held(&self) -> Held {
-        Held { claims: self.claims.len(), dead_letters: self.dead.len() }
+        Held {
+            claims: self.claims.len(),
+            dead_letters: self.dead.len(),
+            parked: self.parking.parked(),
+            taken: self.parking.locked.len(),
+        }
     }
 
     fn statement(&self) -> Result<(), MemoryError> {
@@ -149,6 +161,12 @@ impl MemoryTx {
         Ok(())
     }
 
+    /// Open, and no statement has failed.
+    pub(super) fn check_statement(&self) -> Result<(), StoreError> {
+        self.check_open()?;
+        self.statement().map_err(|error| StoreError::new(error.kind, error.to_string()).with_source(error))
+    }
+
     pub(super) fn claimed(&self, id: &InboxId) -> Option<InboxRow> {
         self.claims.get(id).copied()
     }
@@ -165,6 +183,12 @@ impl MemoryTx {
             row.state = InboxState::Dead;
         } else if self.shared.is(StoreBreak::RecordMarksReused) {
             self.overwritten.push(id.clone());
+        }
+    }
+
+    pub(super) fn mark_parked(&mut self, id: &InboxId) {
+        if let Some(row) = self.claims.get_mut(id) {
+            row.state = InboxState::Parked;
         }
     }
 
@@ -190,6 +214,7 @@ impl MemoryTx {
     /// Rolls back because that was asked for.
     pub(super) fn roll_back(&mut self) {
         self.asked = true;
+        self.keep_locks_if(ParkingBreak::RollbackKeepsLocks);
         self.end(Ended::RolledBack);
     }
 
@@ -199,7 +224,14 @@ impl MemoryTx {
         self.ended = Some(Ended::RolledBack);
     }
 
-    /// Makes everything durable or forgets it, and frees the claims either way.
+    /// Leaves the row locks behind for ever, in a store that is broken so.
+    pub(super) fn keep_locks_if(&mut self, broken: ParkingBreak) {
+        if self.shared.parking_broken == Some(broken) {
+            self.parking.locked.clear();
+        }
+    }
+
+    /// Makes everything durable or forgets it, and frees claims and row locks either way.
     pub(super) fn end(&mut self, how: Ended) {
         if self.ended.is_some() {
             return;
@@ -208,11 +240,15 @@ impl MemoryTx {
         let claims = std::mem::take(&mut self.claims);
         let dead = std::mem::take(&mut self.dead);
         let added = std::mem::take(&mut self.added);
+        let mut parking = std::mem::take(&mut self.parking);
         {
             let mut state = self.shared.lock();
             if state.generation == self.generation {
                 for id in claims.keys() {
                     state.claimed.remove(id);
+                }
+                for key in &parking.locked {
+                    state.locked.remove(key);
                 }
                 let is = |broken| self.shared.is(broken);
                 let lies = is(StoreBreak::CommitLies) && !added.is_empty();
@@ -222,6 +258,7 @@ impl MemoryTx {
                 }
                 if committed {
                     state.committed += 1;
+                    parking.commit(&mut state.disk);
                     for (key, row) in dead {
                         state.disk.dead.entry(key).or_insert(row);
                     }
@@ -247,6 +284,9 @@ impl Drop for MemoryTx {
     fn drop(&mut self) {
         if self.ended.is_none() && self.shared.is(StoreBreak::DropKeepsClaims) {
             self.leak();
+        }
+        if self.ended.is_none() {
+            self.keep_locks_if(ParkingBreak::DropKeepsLocks);
         }
         self.end(Ended::RolledBack);
     }

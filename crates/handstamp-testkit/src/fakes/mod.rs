@@ -15,12 +15,13 @@ mod breaks;
 mod harness;
 mod log_broker;
 mod log_source;
+mod memory_parked;
 mod memory_sink;
 mod memory_store;
 mod memory_tx;
 mod queue_source;
 
-pub use breaks::{SinkBreak, SourceBreak, StoreBreak};
+pub use breaks::{ParkingBreak, SinkBreak, SourceBreak, StoreBreak};
 pub use harness::{LogHarness, MemoryHarness, QueueHarness, SinkInMemory};
 pub use log_broker::LogBroker;
 pub use log_source::LogSource;
