@@ -42,7 +42,7 @@ pub use identity::Identity;
 pub use message::{Header, Headers, Message, Origin, Record, Timestamp, Truncation};
 pub use message_id::{MessageId, MessageIdError};
 pub use parked::{
-    Dedup, FailedAttempt, OrderKey, Park, ParkedMessage, ParkedStatus, ParkingStore, Resumed,
+    Dedup, FailedAttempt, OrderKey, Park, ParkedMessage, ParkedStatus, ParkingStore, Resumed, Taken,
 };
 pub use sink::{Sink, SinkError};
 pub use source::{Capabilities, Command, Control, Notice, Source, SourceError, SourceErrorKind, SourcePort};

@@ -113,6 +113,9 @@ pub struct ParkedStatus {
     pub oldest: Option<Duration>,
 }
 
+/// An open transaction, and the parked messages that it has locked.
+pub type Taken<Tx> = (Tx, Vec<ParkedMessage>);
+
 /// A store that keeps messages for a retry.
 pub trait ParkingStore: Store {
     /// Keeps messages for a later retry, and says `parked` in the inbox rows that this transaction claimed
@@ -160,7 +163,7 @@ pub trait ParkingStore: Store {
         &self,
         consumer: &ConsumerKey,
         max: usize,
-    ) -> impl Future<Output = Result<Option<(Self::Tx, Vec<ParkedMessage>)>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<Taken<Self::Tx>>, StoreError>> + Send;
 
     /// Opens a transaction and locks these rows again, due or not, those that are still there and that nobody
     /// else has locked, in the order given.
@@ -171,7 +174,7 @@ pub trait ParkingStore: Store {
         &self,
         consumer: &ConsumerKey,
         keys: &[Dedup],
-    ) -> impl Future<Output = Result<(Self::Tx, Vec<ParkedMessage>), StoreError>> + Send;
+    ) -> impl Future<Output = Result<Taken<Self::Tx>, StoreError>> + Send;
 
     /// Writes what became of rows that this transaction has locked.
     ///
