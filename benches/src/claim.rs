@@ -59,7 +59,8 @@ pub(crate) fn program(options: &Options) -> Program {
         title: "The claim of a batch of 1,000 ids",
         about: "The bare statement is `INSERT … SELECT … FROM unnest … ON CONFLICT DO NOTHING RETURNING id` on the \
                 same table. Ours also checks the consumer and the transaction's mark, and answers state, first \
-                time seen and reuse of each known id. Only the claim is timed, not the commit.",
+                time seen and reuse of each known id. Only the claim is timed, not the commit. The server plans the \
+                statement of `claim_many` at each call, since the connection is the caller's; the others are prepared.",
         settings: vec![("ids a claim", IDS.to_string()), ("claims a run", rounds.to_string())],
         sides,
         figures: vec![
@@ -72,6 +73,11 @@ pub(crate) fn program(options: &Options) -> Program {
             ),
             figure("fresh, claim_many", "claim_many, fresh", "bare, fresh"),
             figure("duplicates, claim_many", "claim_many, duplicates", "bare, duplicates"),
+            figure(
+                "duplicates, claim_many, a bare claim that also reads what is known",
+                "claim_many, duplicates",
+                "bare begin and read, duplicates",
+            ),
         ],
     }
 }
