@@ -5,13 +5,14 @@
 use super::inbox::{StoredIds, first_seen, state_of};
 use super::migrate::own_error;
 use crate::headers;
+use crate::redrive::DeadLetterFilter;
 use crate::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use bytes::Bytes;
 use handstamp_core::{
     ConsumerKey, ConsumerName, CrashPoint, DeadLetter, FailureClass, MessageId, Origin, Reason, Record,
     Recorded, StoreError, StoreErrorKind, Timestamp, Truncation,
 };
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, Statement, ToSql, params};
 
 const INSERT: &str = include_str!("sql/dead_letter_insert.sql");
 const MARK_DEAD: &str = include_str!("sql/mark_dead.sql");
@@ -32,7 +33,8 @@ pub(crate) fn record(
     let mut recorded = Vec::with_capacity(letters.len());
     for letter in letters {
         let stored = letter.id.as_ref().map(MessageId::to_stored);
-        let changed = insert_one(&mut insert, consumer, letter, stored.as_deref()).map_err(failed)?;
+        bind_letter(&mut insert, consumer, letter, stored.as_deref()).map_err(failed)?;
+        let changed = insert.raw_execute().map_err(failed)?;
         recorded.push(if changed == 1 { Recorded::New } else { Recorded::Known });
         CrashPoint::MidDeadLetter.reached();
         if letter.marks_inbox()
@@ -45,36 +47,41 @@ pub(crate) fn record(
     Ok(recorded)
 }
 
-fn insert_one(
-    insert: &mut rusqlite::CachedStatement<'_>,
+/// Values that [`bind_letter`] binds; a statement's own come behind them.
+pub(super) const LETTER_VALUES: usize = 20;
+
+/// Binds a letter to the first parameters of a statement that keeps it.
+pub(super) fn bind_letter(
+    statement: &mut Statement<'_>,
     consumer: &ConsumerKey,
     letter: &DeadLetter,
     stored: Option<&[u8]>,
-) -> rusqlite::Result<usize> {
+) -> rusqlite::Result<()> {
     let record = &letter.record;
     let truncation = letter.truncation.as_ref();
-    insert.execute(params![
-        consumer.id,
-        letter.dedup(),
-        letter.failed_at.0,
-        letter.received_at.0,
-        letter.attempts,
-        letter.class.as_str(),
-        letter.code,
-        letter.reason.as_str(),
-        stored,
-        letter.digest,
-        &*record.origin.topic,
-        record.origin.partition,
-        record.origin.offset,
-        record.origin.line.map(to_i64),
-        record.timestamp.map(|timestamp| timestamp.0),
-        record.key.as_deref(),
-        headers::encode(&record.headers),
-        truncation.map(|truncation| to_i64(truncation.full_bytes)),
-        truncation.map(|truncation| truncation.blake3),
-        record.value.as_deref(),
-    ])
+    let values: [&dyn ToSql; LETTER_VALUES] = [
+        &consumer.id,
+        &letter.dedup(),
+        &letter.failed_at.0,
+        &letter.received_at.0,
+        &letter.attempts,
+        &letter.class.as_str(),
+        &letter.code,
+        &letter.reason.as_str(),
+        &stored,
+        &letter.digest,
+        &&*record.origin.topic,
+        &record.origin.partition,
+        &record.origin.offset,
+        &record.origin.line.map(to_i64),
+        &record.timestamp.map(|timestamp| timestamp.0),
+        &record.key.as_deref(),
+        &headers::encode(&record.headers),
+        &truncation.map(|truncation| to_i64(truncation.full_bytes)),
+        &truncation.map(|truncation| truncation.blake3),
+        &record.value.as_deref(),
+    ];
+    values.into_iter().enumerate().try_for_each(|(at, value)| statement.raw_bind_parameter(at + 1, value))
 }
 
 /// SQLite has no unsigned numbers; a line or length beyond 2^63 cannot come about.
@@ -110,7 +117,7 @@ pub(crate) fn inbox_get(
 pub(crate) fn dead_letters(
     connection: &Connection,
     name: &ConsumerName,
-    class: Option<FailureClass>,
+    filter: &DeadLetterFilter,
     after: Option<DeadLetterCursor>,
     limit: u32,
 ) -> Result<Vec<DeadLetterSummary>, StoreError> {
@@ -118,35 +125,51 @@ pub(crate) fn dead_letters(
     let after = after.unwrap_or_else(DeadLetterCursor::start);
     let origin = &after.origin;
     let mut page = connection.prepare(PAGE).map_err(failed)?;
-    let class = class.map(FailureClass::as_str);
+    // Before every time lies none: nothing is before the first millisecond there is.
+    let last = filter.until.map_or(Some(i64::MAX), |until| until.0.checked_sub(1));
+    let Some(last) = last else { return Ok(Vec::new()) };
     let values = params![
         name.as_str(),
+        filter.since.map_or(i64::MIN, |since| since.0),
+        last,
         after.failed_at.0,
         origin.topic.as_ref(),
         origin.partition,
         origin.offset,
         after.key.0,
-        class,
+        filter.class.map(FailureClass::as_str),
+        filter.key,
+        filter.topic,
+        filter.id.as_ref().map(MessageId::to_stored),
         limit
     ];
     let mut rows = page.query(values).map_err(failed)?;
     let mut letters = Vec::new();
     while let Some(row) = rows.next().map_err(failed)? {
-        let head = read_head(row).map_err(failed)?;
-        let value_bytes: Option<i64> = row.get(11).map_err(failed)?;
-        letters.push(DeadLetterSummary {
-            key: head.key,
-            id: head.id()?,
-            origin: head.origin,
-            class: class_of(&head.class)?,
-            code: head.code,
-            reason: Reason::new(&head.reason),
-            attempts: head.attempts,
-            failed_at: head.failed_at,
-            value_bytes: value_bytes.map(|bytes| u64::try_from(bytes).unwrap_or_default()),
-        });
+        letters.push(summary_of(row).map_err(failed)??);
     }
     Ok(letters)
+}
+
+/// What a row says whose columns are those of a page.
+pub(super) fn summary_of(row: &Row<'_>) -> rusqlite::Result<Result<DeadLetterSummary, StoreError>> {
+    let head = read_head(row)?;
+    let value_bytes: Option<i64> = row.get(11)?;
+    let (id, class) = match (head.id(), class_of(&head.class)) {
+        (Ok(id), Ok(class)) => (id, class),
+        (Err(error), _) | (_, Err(error)) => return Ok(Err(error)),
+    };
+    Ok(Ok(DeadLetterSummary {
+        key: head.key,
+        id,
+        origin: head.origin,
+        class,
+        code: head.code,
+        reason: Reason::new(&head.reason),
+        attempts: head.attempts,
+        failed_at: head.failed_at,
+        value_bytes: value_bytes.map(|bytes| u64::try_from(bytes).unwrap_or_default()),
+    }))
 }
 
 pub(crate) fn dead_letter(
@@ -160,8 +183,17 @@ pub(crate) fn dead_letter(
     let Some(row) = rows.next().map_err(failed)? else {
         return Ok(None);
     };
-    let head = read_head(row).map_err(failed)?;
-    let tail = read_tail(row).map_err(failed)?;
+    let (key, letter) = letter_of(row).map_err(failed)??;
+    Ok(Some(DeadLetterRow { consumer: name.clone(), key, letter }))
+}
+
+/// The whole message of a row whose first columns are those of `dead_letter.sql`.
+pub(super) fn letter_of(row: &Row<'_>) -> rusqlite::Result<Result<(DeadLetterKey, DeadLetter), StoreError>> {
+    let (head, tail) = (read_head(row)?, read_tail(row)?);
+    Ok(whole(head, tail))
+}
+
+fn whole(head: Head, tail: Tail) -> Result<(DeadLetterKey, DeadLetter), StoreError> {
     let headers = headers::decode(&tail.headers).map_err(|e| damaged(&e.to_string()))?;
     let letter = DeadLetter {
         id: head.id()?,
@@ -181,7 +213,7 @@ pub(crate) fn dead_letter(
         received_at: Timestamp(tail.received_at),
         failed_at: head.failed_at,
     };
-    Ok(Some(DeadLetterRow { consumer: name.clone(), key: *key, letter }))
+    Ok((head.key, letter))
 }
 
 /// The columns that both readings have.
@@ -248,15 +280,14 @@ fn read_tail(row: &Row<'_>) -> rusqlite::Result<Tail> {
     })
 }
 
-fn class_of(word: &str) -> Result<FailureClass, StoreError> {
+pub(super) fn class_of(word: &str) -> Result<FailureClass, StoreError> {
     FailureClass::from_word(word).ok_or_else(|| {
-        let text = format!(
-            "a dead letter has the class {word:?}, which this program does not know: use a newer one"
-        );
+        let text =
+            format!("a message has the class {word:?}, which this program does not know: use a newer one");
         StoreError::new(StoreErrorKind::NotMigrated, text)
     })
 }
 
-fn damaged(what: &str) -> StoreError {
-    StoreError::new(StoreErrorKind::Unavailable, format!("a dead letter cannot be read: {what}"))
+pub(super) fn damaged(what: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, format!("a message that was kept cannot be read: {what}"))
 }

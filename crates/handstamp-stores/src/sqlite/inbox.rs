@@ -226,7 +226,7 @@ fn claim_error(connection: &Connection, error: rusqlite::Error) -> StoreError {
     own_error(connection, "claiming ids", error)
 }
 
-fn check_consumer(connection: &Connection, consumer: &ConsumerKey) -> Result<(), StoreError> {
+pub(crate) fn check_consumer(connection: &Connection, consumer: &ConsumerKey) -> Result<(), StoreError> {
     match find_consumer(connection, &consumer.name)? {
         Some((found, _)) if found.id == consumer.id => Ok(()),
         _ => Err(StoreError::new(

@@ -17,11 +17,13 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: [Migration; 1] =
-    [Migration { number: 1, name: "0001_inbox.sql", sql: include_str!("migrations/0001_inbox.sql") }];
+const MIGRATIONS: [Migration; 2] = [
+    Migration { number: 1, name: "0001_inbox.sql", sql: include_str!("migrations/0001_inbox.sql") },
+    Migration { number: 2, name: "0002_parked.sql", sql: include_str!("migrations/0002_parked.sql") },
+];
 
 /// The newest schema this program makes.
-const NEWEST: i64 = 1;
+const NEWEST: i64 = 2;
 
 /// Where migrations are remembered.
 const MEMORY: &str = "CREATE TABLE IF NOT EXISTS handstamp_migrations (
@@ -32,8 +34,15 @@ const MEMORY: &str = "CREATE TABLE IF NOT EXISTS handstamp_migrations (
 ) STRICT;
 ";
 
-/// What the first migration makes.
-const TABLES: [&str; 3] = ["handstamp_consumers", "handstamp_inbox", "handstamp_dead_letters"];
+/// The tables that messages lie in, and which migration makes each.
+const TABLES: [(&str, i64); 6] = [
+    ("handstamp_consumers", 1),
+    ("handstamp_inbox", 1),
+    ("handstamp_dead_letters", 1),
+    ("handstamp_parked", 2),
+    ("handstamp_attempts", 2),
+    ("handstamp_audit", 2),
+];
 
 /// What a migration did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -193,7 +202,7 @@ pub(crate) fn check(connection: &Connection, setup: Option<&Setup>) -> Result<()
     refuse_newer(newest)?;
     for migration in &MIGRATIONS {
         if !checksum_of(connection, migration)? {
-            return Err(not_migrated(&format!("{} has not run", migration.name)));
+            return Err(has_not_run(migration));
         }
     }
     match setup {
@@ -217,7 +226,13 @@ pub(crate) fn own_error(connection: &Connection, doing: &str, error: rusqlite::E
         if matches!(has_table(connection, "handstamp_migrations"), Ok(false)) {
             return no_tables(connection).with_source(error);
         }
-        if let Some(table) = TABLES.iter().find(|table| matches!(has_table(connection, table), Ok(false))) {
+        let missing = |(table, _): &&(&str, i64)| matches!(has_table(connection, table), Ok(false));
+        if let Some((table, number)) = TABLES.iter().find(missing) {
+            let made = newest_run(connection).unwrap_or(i64::MAX);
+            let maker = MIGRATIONS.iter().find(|migration| migration.number == *number && *number > made);
+            if let Some(maker) = maker {
+                return has_not_run(maker).with_source(error);
+            }
             let text = format!(
                 "Handstamp's table {table} is missing, though handstamp_migrations says that it was made: put the file back as it was"
             );
@@ -232,6 +247,10 @@ pub(crate) fn own_error(connection: &Connection, doing: &str, error: rusqlite::E
         error.kind = StoreErrorKind::SchemaMismatch;
     }
     error
+}
+
+fn has_not_run(migration: &Migration) -> StoreError {
+    not_migrated(&format!("{} has not run", migration.name))
 }
 
 fn not_migrated(what: &str) -> StoreError {
@@ -259,7 +278,7 @@ fn no_memory() -> StoreError {
 }
 
 fn any_table(connection: &Connection) -> Result<bool, StoreError> {
-    TABLES.iter().try_fold(false, |found, table| Ok(found || has_table(connection, table)?))
+    TABLES.iter().try_fold(false, |found, (table, _)| Ok(found || has_table(connection, table)?))
 }
 
 fn has_table(connection: &Connection, name: &str) -> Result<bool, StoreError> {

@@ -38,6 +38,8 @@ mod effect;
 mod failure;
 mod inbox;
 mod migrate;
+mod parked;
+mod redrive;
 mod rehearse;
 mod store;
 

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!  new file ─► made beside it ─┐
-//!  known file ─────────────────┴─► tables ─► effects ─► BEGIN ─► register ─► claim ─► dead letter ─► ROLLBACK
+//!  known file ─────────────────┴─► tables ─► effects ─► BEGIN ─► register ─► claim ─► dead letter ─► park ─► retry
+//!                                                                                            └─► ROLLBACK
 //! ```
 
 use super::classify::store_error;
@@ -14,7 +15,7 @@ use super::config::SqliteOptions;
 use super::connect::{open, open_reader, refuse_path, refuse_read_only};
 use super::effect::SqlEffects;
 use super::store::SqliteStore;
-use super::{failure, inbox, migrate};
+use super::{failure, inbox, migrate, parked};
 use crate::rehearsal::rehearsed_letter;
 use handstamp_core::{ClaimRequest, ConsumerName, Fingerprint, StoreError};
 use rusqlite::Connection;
@@ -30,8 +31,8 @@ pub struct Rehearsed {
 }
 
 impl SqliteStore {
-    /// Does what a run does up to its first message, and a claim and a dead letter of its own, and takes
-    /// everything back. Effects that cannot be prepared do not end it: all of them are found.
+    /// Does what a run does up to its first message, and a claim, a dead letter and a parked message of its own,
+    /// and takes everything back. Effects that cannot be prepared do not end it: all of them are found.
     ///
     /// # Errors
     /// Whatever else would end or stop a run: as [`SqliteStore::open`] and `register`, and `Unavailable` where
@@ -101,7 +102,8 @@ fn write(connection: &Connection, name: &ConsumerName, fingerprint: &Fingerprint
     let requests: Vec<ClaimRequest> =
         letter.id.iter().map(|id| ClaimRequest { id: id.clone(), digest: Some(letter.digest) }).collect();
     let claimed = inbox::claim_batch(connection, &consumer, &requests)?;
-    failure::record(connection, &consumer, &[letter], &claimed.first).map(drop)
+    failure::record(connection, &consumer, std::slice::from_ref(&letter), &claimed.first)?;
+    parked::rehearse(connection, &consumer, letter, &claimed.first)
 }
 
 /// A file beside another; removed with what SQLite keeps beside it.

@@ -20,6 +20,7 @@ use super::connect::{
 use super::effect::{EffectFailure, SqlEffects};
 use super::migrate::{self, Migrated};
 use super::{failure, inbox};
+use crate::redrive::DeadLetterFilter;
 use crate::rows::{ConsumerRow, DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use handstamp_core::{
     Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, FailureClass, Fault, Fingerprint, MessageId,
@@ -56,6 +57,8 @@ struct Slot {
     options: SqliteOptions,
     turns: Arc<Semaphore>,
     idle: Mutex<Option<Opened>>,
+    /// A connection that only reads, kept for looks that come often.
+    reader: Mutex<Option<Opened>>,
     yield_until: Mutex<Option<Instant>>,
     /// The last transaction held the lock for long.
     held_long: AtomicBool,
@@ -86,7 +89,7 @@ impl Slot {
 
 /// A connection taken out of the slot; dropping it closes it.
 #[derive(Debug)]
-struct Held {
+pub(super) struct Held {
     opened: Opened,
     slot: Arc<Slot>,
     /// When it got the write lock.
@@ -95,6 +98,19 @@ struct Held {
 }
 
 impl Held {
+    pub(super) fn connection(&self) -> &Connection {
+        &self.opened.connection
+    }
+
+    /// The open transaction, as a handler may have it.
+    pub(super) fn into_tx(self, first: inbox::StoredIds) -> Tx {
+        self.opened.guard.clear();
+        self.opened.guard.set_mode(Mode::Handler);
+        watch_statements(&self.opened.connection);
+        nothing_ran_yet();
+        Tx { held: self, first }
+    }
+
     /// Back into the slot, when no transaction is open on it.
     fn give_back(self) {
         self.opened.guard.set_mode(Mode::Own);
@@ -107,7 +123,7 @@ impl Held {
     }
 
     /// Rolls back what is open, then back into the slot; a connection that cannot is closed.
-    fn roll_back(self) -> Result<(), StoreError> {
+    pub(super) fn roll_back(self) -> Result<(), StoreError> {
         self.opened.guard.set_mode(Mode::Own);
         if !self.opened.connection.is_autocommit() {
             let rolled_back = self.opened.connection.execute_batch("ROLLBACK");
@@ -142,6 +158,24 @@ impl Tx {
 
     pub(crate) fn connection(&self) -> &Connection {
         &self.held.opened.connection
+    }
+
+    /// Runs statements of our own, with the stored ids that this transaction claimed. Where the transaction is
+    /// gone by a handler's swallowed error, nothing is written, because it would commit alone: the answer is
+    /// `gone`, and commit will say so and charge it.
+    pub(super) fn own<T>(
+        &self,
+        gone: impl FnOnce() -> T,
+        work: impl FnOnce(&Connection, &inbox::StoredIds) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let opened = &self.held.opened;
+        if opened.connection.is_autocommit() {
+            return Ok(gone());
+        }
+        opened.guard.set_mode(Mode::Own);
+        let done = work(&opened.connection, &self.first);
+        opened.guard.set_mode(Mode::Handler);
+        done
     }
 }
 
@@ -214,6 +248,7 @@ impl SqliteStore {
             options,
             turns,
             idle: Mutex::new(None),
+            reader: Mutex::new(None),
             yield_until: Mutex::new(None),
             held_long: AtomicBool::new(false),
         };
@@ -268,7 +303,6 @@ impl SqliteStore {
     ///
     /// # Errors
     /// `Unavailable`, `NotMigrated`.
-    #[expect(clippy::unused_async, reason = "the stores look the same; another database waits here")]
     pub async fn dead_letters(
         &self,
         name: &ConsumerName,
@@ -276,7 +310,23 @@ impl SqliteStore {
         after: Option<DeadLetterCursor>,
         limit: u32,
     ) -> Result<Vec<DeadLetterSummary>, StoreError> {
-        failure::dead_letters(&open_reader(&self.slot.options)?.connection, name, class, after, limit)
+        let filter = DeadLetterFilter { class, ..DeadLetterFilter::default() };
+        self.dead_letters_where(name, &filter, after, limit).await
+    }
+
+    /// A page of those of a consumer's dead letters that fit a filter, in the same order.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotMigrated`.
+    #[expect(clippy::unused_async, reason = "the stores look the same; another database waits here")]
+    pub async fn dead_letters_where(
+        &self,
+        name: &ConsumerName,
+        filter: &DeadLetterFilter,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetterSummary>, StoreError> {
+        failure::dead_letters(&open_reader(&self.slot.options)?.connection, name, filter, after, limit)
     }
 
     /// One dead letter, whole.
@@ -313,7 +363,40 @@ impl SqliteStore {
         Ok(Held { opened, slot: Arc::clone(&self.slot), since: Instant::now(), _turn: turn })
     }
 
-    async fn lock(&self) -> Result<Held, StoreError> {
+    /// Reads with a connection that is kept for it; no lock is waited for.
+    pub(super) fn read<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let place = || self.slot.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = FileIdentity::of(&self.slot.options.path);
+        let kept = place().take().filter(|opened| opened.file == here);
+        let opened = match kept {
+            Some(opened) => opened,
+            None => open_reader(&self.slot.options)?,
+        };
+        let done = work(&opened.connection);
+        *place() = Some(opened);
+        done
+    }
+
+    /// Writes in one transaction of our own.
+    pub(super) async fn write<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let held = self.lock().await?;
+        let connection = &held.opened.connection;
+        match refuse_read_only(connection, &self.slot.options.path).and_then(|()| work(connection)) {
+            Ok(done) => end(Tx { held, first: inbox::StoredIds::default() }).map(|()| done),
+            Err(error) => {
+                let _ = held.roll_back();
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) async fn lock(&self) -> Result<Held, StoreError> {
         if self.slot.yields() {
             tokio::time::sleep(YIELD).await;
         }
@@ -379,19 +462,7 @@ impl Store for SqliteStore {
         fingerprint: &Fingerprint,
         adopt: bool,
     ) -> Result<ConsumerKey, StoreError> {
-        let held = self.lock().await?;
-        let registered = refuse_read_only(&held.opened.connection, &self.slot.options.path)
-            .and_then(|()| inbox::register(&held.opened.connection, name, fingerprint, adopt));
-        match registered {
-            Ok(key) => {
-                let tx = Tx { held, first: inbox::StoredIds::default() };
-                end(tx).map(|()| key)
-            }
-            Err(error) => {
-                let _ = held.roll_back();
-                Err(error)
-            }
-        }
+        self.write(|connection| inbox::register(connection, name, fingerprint, adopt)).await
     }
 
     async fn begin(
@@ -402,13 +473,7 @@ impl Store for SqliteStore {
         let held = self.lock().await?;
         // Nothing below waits: a future dropped above holds no open transaction.
         match inbox::claim_batch(&held.opened.connection, consumer, ids) {
-            Ok(claimed) => {
-                held.opened.guard.clear();
-                held.opened.guard.set_mode(Mode::Handler);
-                watch_statements(&held.opened.connection);
-                nothing_ran_yet();
-                Ok((Tx { held, first: claimed.first }, claimed.claims))
-            }
+            Ok(claimed) => Ok((held.into_tx(claimed.first), claimed.claims)),
             Err(error) => {
                 let _ = held.roll_back();
                 Err(error)
@@ -422,16 +487,10 @@ impl Store for SqliteStore {
         consumer: &ConsumerKey,
         rows: &[DeadLetter],
     ) -> Result<Vec<Recorded>, StoreError> {
-        let opened = &tx.held.opened;
-        if opened.connection.is_autocommit() {
-            // The transaction is gone by a handler's swallowed error: commit will say so and charge it.
-            // Nothing is written here, because it would commit alone.
-            return Ok(vec![Recorded::New; rows.len()]);
-        }
-        opened.guard.set_mode(Mode::Own);
-        let recorded = failure::record(&opened.connection, consumer, rows, &tx.first);
-        opened.guard.set_mode(Mode::Handler);
-        recorded
+        tx.own(
+            || vec![Recorded::New; rows.len()],
+            |connection, claimed| failure::record(connection, consumer, rows, claimed),
+        )
     }
 
     async fn commit(&self, tx: Self::Tx) -> Result<(), StoreError> {

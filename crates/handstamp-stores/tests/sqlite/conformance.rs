@@ -1,8 +1,11 @@
 //! The rules that every store keeps, on SQLite.
 
 use crate::support::options;
+use handstamp_core::parked::{Dedup, FailedAttempt};
 use handstamp_core::{BoxError, ConsumerName, DeadLetter, InboxState, MessageId};
+use handstamp_stores::rows::DeadLetterKey;
 use handstamp_stores::sqlite::{Setup, SqliteOptions, SqliteStore, Tx};
+use handstamp_testkit::parking_suite::ParkingHarness;
 use handstamp_testkit::store_suite::{EndInside, StoreFeatures, StoreHarness};
 use rusqlite::Connection;
 use std::time::Duration;
@@ -84,4 +87,16 @@ impl StoreHarness for SqliteHarness {
     }
 }
 
+impl ParkingHarness for SqliteHarness {
+    async fn attempts(&self, consumer: &ConsumerName, dedup: &Dedup) -> Vec<FailedAttempt> {
+        self.open().await.attempts(consumer, DeadLetterKey(*dedup)).await.unwrap()
+    }
+}
+
 handstamp_testkit::store_suite!(SqliteHarness::new());
+
+mod parking {
+    use super::SqliteHarness;
+
+    handstamp_testkit::parking_suite!(SqliteHarness::new());
+}

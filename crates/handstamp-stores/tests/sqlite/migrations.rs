@@ -35,7 +35,7 @@ async fn a_new_file_is_migrated_once() {
     );
     SqliteStore::open(options(&folder)).await.unwrap();
     assert_eq!(number(&beside(&folder), "SELECT count(*) FROM accounts"), 1, "the setup file ran once");
-    assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_migrations"), 1);
+    assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_migrations"), 2);
 }
 
 #[tokio::test]
@@ -45,7 +45,10 @@ async fn a_file_with_tables_is_migrated_only_when_asked() {
     let error = SqliteStore::open(options(&folder)).await.unwrap_err();
     assert_eq!(error.kind, StoreErrorKind::NotMigrated);
     assert_eq!(number(&beside(&folder), TABLES), 1);
-    assert_eq!(SqliteStore::migrate(options(&folder)).await.unwrap().ran, ["0001_inbox.sql", "schema.sql"]);
+    assert_eq!(
+        SqliteStore::migrate(options(&folder)).await.unwrap().ran,
+        ["0001_inbox.sql", "0002_parked.sql", "schema.sql"]
+    );
     SqliteStore::open(options(&folder)).await.unwrap();
 }
 
@@ -56,7 +59,7 @@ async fn the_printed_sql_makes_the_same_tables() {
     by_hand.execute_batch(&sqlite::show_sql()).unwrap();
     assert_eq!(sqlite::migrate(&by_hand).unwrap().ran, Vec::<String>::new());
     let by_us = Connection::open_in_memory().unwrap();
-    assert_eq!(sqlite::migrate(&by_us).unwrap().ran, ["0001_inbox.sql"]);
+    assert_eq!(sqlite::migrate(&by_us).unwrap().ran, ["0001_inbox.sql", "0002_parked.sql"]);
     let schema = |connection: &Connection| -> Vec<String> {
         let mut all =
             connection.prepare("SELECT coalesce(sql, name) FROM sqlite_schema ORDER BY name").unwrap();
@@ -109,12 +112,12 @@ async fn tables_of_another_program_are_refused() {
         )
         .unwrap()
     };
-    newer(2);
-    SqliteStore::open(options(&folder)).await.unwrap();
     newer(3);
+    SqliteStore::open(options(&folder)).await.unwrap();
+    newer(4);
     refused(options(&folder), StoreErrorKind::NotMigrated, "newer program").await;
     eyes.execute_batch(
-        "DELETE FROM handstamp_migrations WHERE number > 1; UPDATE handstamp_migrations SET checksum = x'00'",
+        "DELETE FROM handstamp_migrations WHERE number > 2; UPDATE handstamp_migrations SET checksum = x'00'",
     )
     .unwrap();
     refused(options(&folder), StoreErrorKind::NotMigrated, "another content").await;

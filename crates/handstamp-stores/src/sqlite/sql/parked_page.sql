@@ -1,0 +1,9 @@
+-- A page of a consumer's parked messages in the order in which they were parked, without their bodies.
+-- Lock: none (a snapshot). Index: unique name of handstamp_consumers, handstamp_parked_by_seq (in its order).
+SELECT p.dedup, p.failed_at_ms, p.class, p.code, p.reason, p.id, p.attempts,
+       p.topic, p.partition, p.position, p.line, coalesce(p.value_full_bytes, length(p.value)),
+       p.seq, p.parked_at_ms, p.due_at_ms, p.order_key
+FROM handstamp_consumers AS c JOIN handstamp_parked AS p ON p.consumer = c.id
+WHERE c.name = ?1 AND p.seq > ?2
+ORDER BY p.seq
+LIMIT ?3
