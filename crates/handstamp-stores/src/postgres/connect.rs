@@ -13,6 +13,7 @@ use super::classify::{fault_of, store_error};
 use super::config::PostgresOptions;
 use super::inbox::{ClaimSql, GUARD, open_sql};
 use super::migrate;
+use super::parked;
 use super::pipeline::in_order;
 use super::tls;
 use super::wire::{Coalesce, Coalescing, Wire};
@@ -65,6 +66,8 @@ pub(crate) struct Slot {
     pub(crate) prepared: Prepared,
     /// Statements of declared effects, by the number of their set.
     pub(crate) effects: Mutex<HashMap<u64, Arc<[Statement]>>>,
+    /// Statements for parked messages, from their first use on.
+    pub(crate) parked: OnceLock<parked::Statements>,
 }
 
 impl Slot {
@@ -222,6 +225,7 @@ impl Slots {
                 commit,
             },
             effects: Mutex::new(HashMap::new()),
+            parked: OnceLock::new(),
         })
     }
 

@@ -8,6 +8,7 @@ use super::config::SchemaName;
 use super::inbox::{GUARD, claim_error, state_of, timestamp_of};
 use super::pipeline::in_order;
 use super::store::PostgresStore;
+use crate::redrive::DeadLetterFilter;
 use crate::rows::{ConsumerRow, DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use bytes::Bytes;
 use handstamp_core::{
@@ -18,9 +19,9 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 /// Dead letters sent before the first is answered.
-const IN_FLIGHT_MAX: usize = 100;
+pub(super) const IN_FLIGHT_MAX: usize = 100;
 /// Largest page of a list.
-const PAGE_MAX: u32 = 1000;
+pub(super) const PAGE_MAX: u32 = 1000;
 
 const TYPES: [Type; 21] = [
     Type::INT2,
@@ -56,8 +57,8 @@ pub(crate) async fn record(
     let insert = schema.render(include_str!("sql/dead_letter_insert.sql"), GUARD);
     let mut outcomes = Vec::with_capacity(letters.len());
     for chunk in letters.chunks(IN_FLIGHT_MAX) {
-        let rows: Vec<LetterRow<'_>> = chunk.iter().map(LetterRow::new).collect();
-        let sent = rows.iter().map(|row| row.insert(client, &insert, consumer)).collect();
+        let rows: Vec<LetterRow<'_>> = chunk.iter().map(|letter| LetterRow::new(consumer, letter)).collect();
+        let sent = rows.iter().map(|row| row.insert(client, &insert)).collect();
         for kept in in_order(sent).await {
             let kept = kept.map_err(claim_error)?;
             outcomes.push(if kept == 0 { Recorded::Known } else { Recorded::New });
@@ -78,66 +79,94 @@ pub(crate) async fn record(
 }
 
 /// A dead letter in the types of its columns.
-struct LetterRow<'a> {
-    letter: &'a DeadLetter,
+pub(super) struct LetterRow<'a> {
+    consumer: i16,
     dedup: [u8; 16],
+    failed_at: i64,
+    received_at: i64,
     attempts: i64,
+    class: &'static str,
+    code: &'a Option<String>,
+    reason: &'a str,
     id: Option<Vec<u8>>,
+    digest: i64,
     topic: String,
+    partition: i32,
+    position: i64,
     line: Option<i64>,
+    timestamp: Option<i64>,
+    key: Option<&'a [u8]>,
+    value: Option<&'a [u8]>,
     header_names: Vec<&'a [u8]>,
     header_values: Vec<Option<&'a [u8]>>,
     full_bytes: Option<i64>,
+    blake3: Option<&'a [u8]>,
 }
 
 impl<'a> LetterRow<'a> {
-    fn new(letter: &'a DeadLetter) -> Self {
-        let headers = letter.record.headers.as_slice();
+    pub(super) fn new(consumer: i16, letter: &'a DeadLetter) -> Self {
+        let record = &letter.record;
+        let headers = record.headers.as_slice();
         Self {
-            letter,
+            consumer,
             dedup: letter.dedup(),
+            failed_at: letter.failed_at.0,
+            received_at: letter.received_at.0,
             attempts: i64::from(letter.attempts),
+            class: letter.class.as_str(),
+            code: &letter.code,
+            reason: letter.reason.as_str(),
             id: letter.id.as_ref().map(MessageId::to_stored),
+            digest: letter.digest,
             // text holds no NUL; no broker's topic name does either.
-            topic: letter.record.origin.topic.replace('\0', "\u{fffd}"),
-            line: letter.record.origin.line.and_then(|line| i64::try_from(line).ok()),
+            topic: record.origin.topic.replace('\0', "\u{fffd}"),
+            partition: record.origin.partition,
+            position: record.origin.offset,
+            line: record.origin.line.and_then(|line| i64::try_from(line).ok()),
+            timestamp: record.timestamp.map(|t| t.0),
+            key: record.key.as_deref(),
+            value: record.value.as_deref(),
             header_names: headers.iter().map(|h| h.name.as_ref()).collect(),
             header_values: headers.iter().map(|h| h.value.as_deref()).collect(),
             full_bytes: letter.truncation.as_ref().map(|t| i64::try_from(t.full_bytes).unwrap_or(i64::MAX)),
+            blake3: letter.truncation.as_ref().map(|t| t.blake3.as_slice()),
         }
     }
 
-    async fn insert(&self, client: &Client, sql: &str, consumer: i16) -> Result<u64, tokio_postgres::Error> {
-        let letter = self.letter;
-        let record = &letter.record;
-        let (key, value) = (record.key.as_deref(), record.value.as_deref());
-        let timestamp = record.timestamp.map(|t| t.0);
-        let blake3 = letter.truncation.as_ref().map(|t| t.blake3.as_slice());
-        let dedup = self.dedup.as_slice();
-        let values: [&(dyn ToSql + Sync); 21] = [
-            &consumer,
-            &dedup,
-            &letter.failed_at.0,
-            &letter.received_at.0,
+    /// The parameters that every statement which keeps a whole message begins with.
+    pub(super) fn values<'b>(&'b self, dedup: &'b &'b [u8]) -> [&'b (dyn ToSql + Sync); 21] {
+        [
+            &self.consumer,
+            dedup,
+            &self.failed_at,
+            &self.received_at,
             &self.attempts,
-            &letter.class.as_str(),
-            &letter.code,
-            &letter.reason.as_str(),
+            &self.class,
+            self.code,
+            &self.reason,
             &self.id,
-            &letter.digest,
+            &self.digest,
             &self.topic,
-            &record.origin.partition,
-            &record.origin.offset,
+            &self.partition,
+            &self.position,
             &self.line,
-            &timestamp,
-            &key,
-            &value,
+            &self.timestamp,
+            &self.key,
+            &self.value,
             &self.header_names,
             &self.header_values,
             &self.full_bytes,
-            &blake3,
-        ];
-        let parameters: Vec<_> = values.into_iter().zip(TYPES).collect();
+            &self.blake3,
+        ]
+    }
+
+    pub(super) fn dedup(&self) -> &[u8] {
+        &self.dedup
+    }
+
+    async fn insert(&self, client: &Client, sql: &str) -> Result<u64, tokio_postgres::Error> {
+        let dedup = self.dedup();
+        let parameters: Vec<_> = self.values(&dedup).into_iter().zip(TYPES).collect();
         client.execute_typed(sql, &parameters).await
     }
 }
@@ -155,12 +184,30 @@ impl PostgresStore {
         after: Option<DeadLetterCursor>,
         limit: u32,
     ) -> Result<Vec<DeadLetterSummary>, StoreError> {
+        let filter = DeadLetterFilter { class, ..DeadLetterFilter::default() };
+        self.dead_letters_where(consumer, &filter, after, limit).await
+    }
+
+    /// The same of those that fit a filter.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotMigrated`.
+    pub async fn dead_letters_where(
+        &self,
+        consumer: &ConsumerName,
+        filter: &DeadLetterFilter,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetterSummary>, StoreError> {
         let sql = self.schema().render(include_str!("sql/dead_letter_page.sql"), "true");
         let after = after.unwrap_or_else(DeadLetterCursor::start);
         let (topic, key) = (after.origin.topic.as_ref(), after.key.0.as_slice());
-        let class = class.map(FailureClass::as_str);
+        let class = filter.class.map(FailureClass::as_str);
         let limit = i64::from(limit.min(PAGE_MAX));
-        let parameters: [(&(dyn ToSql + Sync), Type); 8] = [
+        let since = filter.since.map_or(i64::MIN, |time| time.0);
+        let until = filter.until.map_or(i64::MAX, |time| time.0.saturating_sub(1));
+        let id = filter.id.as_ref().map(MessageId::to_stored);
+        let parameters: [(&(dyn ToSql + Sync), Type); 13] = [
             (&consumer.as_str(), Type::TEXT),
             (&after.failed_at.0, Type::INT8),
             (&topic, Type::TEXT),
@@ -169,6 +216,11 @@ impl PostgresStore {
             (&key, Type::BYTEA),
             (&class, Type::TEXT),
             (&limit, Type::INT8),
+            (&since, Type::INT8),
+            (&until, Type::INT8),
+            (&filter.key, Type::BYTEA),
+            (&filter.topic, Type::TEXT),
+            (&id, Type::BYTEA),
         ];
         let rows = self
             .with_slot(async |slot| slot.client().query_typed(&sql, &parameters).await.map_err(claim_error))
@@ -236,18 +288,18 @@ impl PostgresStore {
     }
 }
 
-fn read_error(error: tokio_postgres::Error) -> StoreError {
+pub(super) fn read_error(error: tokio_postgres::Error) -> StoreError {
     store_error("reading a row", error)
 }
 
-fn strange(what: &str) -> StoreError {
+pub(super) fn strange(what: &str) -> StoreError {
     let message = format!("a dead letter's {what} is not one this program writes: update the program");
     StoreError::new(StoreErrorKind::SchemaMismatch, message)
 }
 
-type Read<T> = Result<Result<T, StoreError>, tokio_postgres::Error>;
+pub(super) type Read<T> = Result<Result<T, StoreError>, tokio_postgres::Error>;
 
-fn summary_of(row: &Row) -> Read<DeadLetterSummary> {
+pub(super) fn summary_of(row: &Row) -> Read<DeadLetterSummary> {
     let Some(class) = FailureClass::from_word(row.try_get(2)?) else { return Ok(Err(strange("class"))) };
     let Ok(key) = <[u8; 16]>::try_from(row.try_get::<_, &[u8]>(0)?) else { return Ok(Err(strange("key"))) };
     let id = match row.try_get::<_, Option<&[u8]>>(5)?.map(MessageId::from_stored).transpose() {
@@ -276,7 +328,7 @@ fn origin_of(row: &Row, at: usize) -> Result<Origin, tokio_postgres::Error> {
     })
 }
 
-fn letter_of(row: &Row) -> Read<DeadLetter> {
+pub(super) fn letter_of(row: &Row) -> Read<DeadLetter> {
     let Some(class) = FailureClass::from_word(row.try_get(3)?) else { return Ok(Err(strange("class"))) };
     let id = match row.try_get::<_, Option<&[u8]>>(6)?.map(MessageId::from_stored).transpose() {
         Ok(id) => id,

@@ -17,24 +17,31 @@ use tokio_postgres::types::{Oid, Type};
 use tokio_postgres::{Client, GenericClient};
 
 /// The number of the last migration that this program brings.
-pub const SCHEMA_VERSION: i32 = 1;
+pub const SCHEMA_VERSION: i32 = 2;
 
 struct Migration {
     number: i32,
     sql: &'static str,
 }
 
-const MIGRATIONS: [Migration; 1] = [Migration { number: 1, sql: include_str!("migrations/0001_inbox.sql") }];
+const MIGRATIONS: [Migration; 2] = [
+    Migration { number: 1, sql: include_str!("migrations/0001_inbox.sql") },
+    Migration { number: 2, sql: include_str!("migrations/0002_parked.sql") },
+];
 const BOOTSTRAP: &str = include_str!("sql/bootstrap.sql");
 
-/// What a role that runs needs of our own relations: privileges, and on what.
-const OWN_GRANTS: [(&str, &str); 6] = [
+/// What a role that runs needs of our own relations: privileges, and on what. Numbers of rows come from identity
+/// columns, whose sequences need no right of their own.
+const OWN_GRANTS: [(&str, &str); 9] = [
     ("USAGE", "SCHEMA {schema}"),
     ("SELECT", "{schema}.migrations"),
     ("SELECT", "{schema}.setups"),
     ("SELECT, INSERT, UPDATE", "{schema}.consumers"),
     ("SELECT, INSERT, UPDATE", "{schema}.inbox"),
-    ("SELECT, INSERT", "{schema}.dead_letters"),
+    ("SELECT, INSERT, UPDATE, DELETE", "{schema}.dead_letters"),
+    ("SELECT, INSERT, UPDATE, DELETE", "{schema}.parked"),
+    ("SELECT, INSERT", "{schema}.attempts"),
+    ("SELECT, INSERT", "{schema}.audit"),
 ];
 
 /// A file of the user's own tables, run once.

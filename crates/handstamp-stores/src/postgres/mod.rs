@@ -5,7 +5,8 @@
 //!
 //! ```text
 //!  message id ─► claim ─► First ─────► effects ─► commit ─► applied ('a')
-//!                  │                      └─ given up: dead letter ─► commit ─► dead ('d')
+//!                  │                      ├─ fails: parked row ─► commit ─► parked ('p') ─► due ─► effects …
+//!                  │                      └─ given up: dead letter ─► commit ─► dead ('d') ─► redrive ─► parked
 //!                  ├───► Duplicate: the outcome is durable, settle
 //!                  └───► IdReused: the same id with another body
 //! ```
@@ -36,7 +37,9 @@ mod failure;
 mod flight;
 mod inbox;
 mod migrate;
+mod parked;
 mod pipeline;
+mod redrive;
 mod rehearse;
 mod store;
 mod tls;

@@ -56,11 +56,11 @@ const EXCLUSIVE_MAX: Duration = Duration::from_secs(480);
 ///
 /// Connections are made when they are needed, on the Tokio runtime that asks for them.
 pub struct PostgresStore {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
-struct Shared {
-    slots: Slots,
+pub(super) struct Shared {
+    pub(super) slots: Slots,
     claim: ClaimSql,
     advisory_base: i64,
     exclusive: Mutex<HashMap<i16, Exclusive>>,
@@ -78,11 +78,11 @@ struct Exclusive {
 /// What a handler sets for the session (`SET` without `LOCAL`, `LISTEN`, temporary tables) stays on the
 /// connection for later transactions: use `SET LOCAL`.
 pub struct Tx {
-    slot: Slot,
-    consumer: i16,
+    pub(super) slot: Slot,
+    pub(super) consumer: i16,
     /// No statement in it is older.
-    opened_at: std::time::Instant,
-    shared: Arc<Shared>,
+    pub(super) opened_at: std::time::Instant,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Deref for Tx {
@@ -216,7 +216,7 @@ impl Shared {
     }
 
     /// Takes note of an error's code: after a deadlock this process goes alone for a while.
-    fn note(&self, consumer: i16, code: Option<&str>) {
+    pub(super) fn note(&self, consumer: i16, code: Option<&str>) {
         if code != Some(DEADLOCK) {
             return;
         }
@@ -243,7 +243,7 @@ impl Shared {
     }
 
     /// After a failed statement of ours: the connection is kept where the server still answers.
-    async fn end_failed(&self, tx: Tx, error: &StoreError) {
+    pub(super) async fn end_failed(&self, tx: Tx, error: &StoreError) {
         self.note(tx.consumer, code_of(error).as_deref());
         match error.kind {
             StoreErrorKind::Unavailable | StoreErrorKind::TransactionEnded => tx.slot.abandon().await,
@@ -257,7 +257,7 @@ impl Shared {
         }
     }
 
-    fn opening(&self, consumer: &ConsumerKey) -> (ConsumerParameters, Opening) {
+    pub(super) fn opening(&self, consumer: &ConsumerKey) -> (ConsumerParameters, Opening) {
         let opening = Opening {
             lock: self.lock_key(consumer.id),
             alone: self.is_exclusive(consumer.id),
@@ -348,7 +348,7 @@ impl Shared {
     }
 
     /// After that long the server will not answer a statement of ours any more.
-    fn answer_limit(&self) -> Duration {
+    pub(super) fn answer_limit(&self) -> Duration {
         self.slots.options.statement_timeout + ANSWER_MARGIN
     }
 }

@@ -1,8 +1,11 @@
 //! The suite that every store passes, on both servers.
 
 use crate::harness::{Server, TestDatabase};
+use handstamp_core::parked::{Dedup, FailedAttempt};
 use handstamp_core::{BoxError, ConsumerName, DeadLetter, InboxState, MessageId};
 use handstamp_stores::postgres::{PostgresStore, Tx};
+use handstamp_stores::rows::DeadLetterKey;
+use handstamp_testkit::parking_suite::ParkingHarness;
 use handstamp_testkit::store_suite::{EndInside, StoreFeatures, StoreHarness};
 use std::time::Duration;
 
@@ -89,8 +92,22 @@ impl StoreHarness for PostgresHarness {
     }
 }
 
+impl ParkingHarness for PostgresHarness {
+    async fn attempts(&self, consumer: &ConsumerName, dedup: &Dedup) -> Vec<FailedAttempt> {
+        self.database.store().attempts(consumer, DeadLetterKey(*dedup)).await.expect("attempts")
+    }
+}
+
 mod postgres15 {
     handstamp_testkit::store_suite!(super::PostgresHarness::new(super::Server::V15).await);
+}
+
+mod postgres15_parking {
+    handstamp_testkit::parking_suite!(super::PostgresHarness::new(super::Server::V15).await);
+}
+
+mod postgres18_parking {
+    handstamp_testkit::parking_suite!(super::PostgresHarness::new(super::Server::V18).await);
 }
 
 mod postgres18 {

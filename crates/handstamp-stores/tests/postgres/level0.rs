@@ -185,9 +185,8 @@ async fn registering_is_idempotent_and_burns_nothing(database: TestDatabase) {
     assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{all:?}");
     let distinct: BTreeSet<i16> = all[0].iter().copied().collect();
     assert_eq!(distinct, (1..=10).collect());
-    let sequences =
-        "SELECT count(*) FROM pg_class WHERE relkind = 'S' AND relnamespace = 'handstamp'::regnamespace";
-    assert_eq!(database.number(sequences).await, 0);
+    let used = "SELECT count(*) FROM pg_sequences WHERE schemaname = 'handstamp' AND last_value IS NOT NULL";
+    assert_eq!(database.number(used).await, 0);
     let client = database.client().await;
     let error = ConsumerName::register(&client, "a b").await.unwrap_err();
     assert_eq!(error.kind, StoreErrorKind::Config);

@@ -482,8 +482,9 @@ async fn other_versions_of_the_schema_are_refused(database: TestDatabase) {
         store.rollback(tx).await
     };
     for (sql, fits) in [
-        ("INSERT INTO handstamp.migrations (number, checksum) VALUES (2, 'x')", true),
-        ("INSERT INTO handstamp.migrations (number, checksum) VALUES (3, 'x')", false),
+        ("INSERT INTO handstamp.migrations (number, checksum) VALUES (3, 'x')", true),
+        ("INSERT INTO handstamp.migrations (number, checksum) VALUES (4, 'x')", false),
+        ("DELETE FROM handstamp.migrations WHERE number > 1", false),
         ("DELETE FROM handstamp.migrations", false),
         ("DROP SCHEMA handstamp CASCADE", false),
     ] {
