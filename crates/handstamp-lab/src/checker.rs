@@ -60,7 +60,7 @@ pub struct Verdict {
     pub lost_ids: Vec<String>,
 }
 
-/// How many ids a verdict names.
+/// How many ids a verdict names at most.
 const NAMED_MAX: usize = 10;
 
 impl Verdict {
@@ -72,6 +72,22 @@ impl Verdict {
             && self.unsent == 0
             && self.dead_lettered == 0
             && self.accounts_off.is_empty()
+    }
+
+    /// This one and that of another part with a ledger of its own.
+    #[must_use]
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.sent += other.sent;
+        self.doubled += other.doubled;
+        self.lost += other.lost;
+        self.unsent += other.unsent;
+        self.dead_lettered += other.dead_lettered;
+        self.accounts_off.extend(other.accounts_off);
+        self.doubled_ids.extend(other.doubled_ids);
+        self.doubled_ids.truncate(NAMED_MAX);
+        self.lost_ids.extend(other.lost_ids);
+        self.lost_ids.truncate(NAMED_MAX);
+        self
     }
 }
 

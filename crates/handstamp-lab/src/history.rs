@@ -125,6 +125,13 @@ pub enum Event {
         /// The message.
         id: String,
     },
+    /// A subject found more of these than it named one by one.
+    DuplicatesLeftOut {
+        /// Which process.
+        child: u32,
+        /// How many more.
+        count: u64,
+    },
     /// A subject's offset commit was refused.
     CommitRefused {
         /// Which process.
@@ -374,6 +381,17 @@ pub fn end_state(entries: &[Entry]) -> Option<&EndState> {
     }
 }
 
+/// Evidence: duplicates that subjects say they skipped.
+#[must_use]
+pub(crate) fn skipped(entries: &[Entry]) -> u64 {
+    let of = |entry: &Entry| match entry.event {
+        Event::DuplicateSkipped { .. } => 1,
+        Event::DuplicatesLeftOut { count, .. } => count,
+        _ => 0,
+    };
+    entries.iter().map(of).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -387,6 +405,7 @@ mod tests {
             Event::Started { child: 0, pid: 7 },
             Event::Killed { child: 0, left: 900, counts: true, point: None },
             Event::DuplicateSkipped { child: 1, id: "x".into() },
+            Event::DuplicatesLeftOut { child: 1, count: 6 },
             Event::Throughput { per_second: 81.5, messages: 100 },
             Event::Repeated { times_ms: vec![1, 2] },
             Event::End(EndState {
@@ -406,6 +425,7 @@ mod tests {
             events.iter().collect::<Vec<_>>()
         );
         assert_eq!(end_state(&entries).map(|state| state.effects["x"]), Some(2));
+        assert_eq!(skipped(&entries), 7);
 
         let text = std::fs::read_to_string(&path).expect("read");
         std::fs::write(&path, &text[..text.len() - 5]).expect("written");

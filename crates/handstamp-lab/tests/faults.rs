@@ -17,8 +17,10 @@ use handstamp_lab::faults::report::Standing;
 use handstamp_lab::faults::{Around, Fault, Measured, Outcome, recompute};
 use handstamp_lab::kill::{Conclusion, Launch};
 use handstamp_lab::subjects::Subject;
-use handstamp_lab::{Cancel, Result, report};
+use handstamp_lab::{Cancel, LabErrorKind, Result, report};
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 fn variable(name: &str) -> String {
@@ -42,8 +44,9 @@ fn held(outcome: &Outcome, folder: &Path) {
     assert_eq!(recompute(folder).unwrap(), *outcome);
     let text = std::fs::read_to_string(report::build(folder).unwrap()).unwrap();
     assert!(text.contains("**Kept:**") && text.contains("PostgreSQL"), "{text}");
-    for told in outcome.rows.iter().filter(|told| told.key.promises()) {
-        let path = folder.join(told.key.file_stem()).with_extension("jsonl");
+    let promising = outcome.rows.iter().filter(|told| told.key.promises());
+    for stem in promising.flat_map(|told| outcome.settings.stems(folder, told.key)) {
+        let path = stem.with_extension("jsonl");
         let whole = std::fs::read_to_string(&path).unwrap();
         let (before, end) = whole.trim_end().rsplit_once('\n').unwrap();
         std::fs::write(&path, format!("{before}\n{}\n", end.replacen(":1,", ":2,", 1))).unwrap();
@@ -59,11 +62,32 @@ fn left_behind(folder: &Path) -> BTreeSet<String> {
     names.filter(|name| name.starts_with("hs_lab_")).collect()
 }
 
+/// It is stopped in the second of three parts, and goes on with that one.
 #[test]
-fn no_cut_in_the_commit_exchange_doubles_or_loses() {
+fn no_cut_in_the_commit_exchange_doubles_or_loses_and_a_run_that_was_stopped_goes_on() {
     let folder = tempfile::tempdir().unwrap();
-    let options = CommitOptions::quick(variable("HANDSTAMP_TEST_POSTGRES"), 20, folder.path());
-    let outcome = commit::run(&options, &Cancel::default(), &|_, _| {}).unwrap();
+    let part = NonZeroUsize::new(120);
+    let quick = CommitOptions::quick(variable("HANDSTAMP_TEST_POSTGRES"), 20, folder.path());
+    let options = CommitOptions { part, ..quick };
+    let (cancel, whole) = (Cancel::default(), Cell::new(0));
+    let first = || std::fs::read(folder.path().join("commit-handstamp-0.jsonl")).unwrap();
+    let error = commit::run(&options, &cancel, &|dealt, all| {
+        whole.set(all);
+        // The first part is a third of our row.
+        if dealt > (all - options.control_cuts) / 3 + 10 {
+            cancel.cancel();
+        }
+    });
+    assert_eq!(error.unwrap_err().kind, LabErrorKind::Cancelled);
+    assert_eq!(left_behind(folder.path()), BTreeSet::new());
+    let half = recompute(folder.path()).unwrap();
+    assert!(matches!(half.conclusion, Conclusion::Inconclusive(_)), "{half:#?}");
+    let kept = first();
+    let resumed = CommitOptions::resumed(options.url.as_str(), folder.path()).unwrap();
+    assert_eq!(format!("{resumed:?}"), format!("{options:?}"));
+    let again = |_, all| assert!(all + 100 < whole.get(), "{all} of {} are to be dealt", whole.get());
+    let outcome = commit::resume(&resumed, &Cancel::default(), &again).unwrap();
+    assert_eq!(first(), kept);
     held(&outcome, folder.path());
     let [ours, control] = &outcome.rows[..] else { panic!("{outcome:#?}") };
     let (Some(Measured::Commit(ours)), Some(Measured::Commit(control))) = (&ours.measured, &control.measured)

@@ -95,7 +95,25 @@ fn a_folder_that_holds_a_run_and_a_script_that_is_not_there_are_refused() {
     plant(&lab.path("run"));
     let database = "postgres://me@127.0.0.1:1/none";
     let said = lab.refuses(&["faults", "commit", "--database", database, "--out", "run"]);
-    assert!(said.contains("holds a run already"), "{said}");
+    assert!(said.contains("holds a run already") && said.contains("--resume"), "{said}");
+    let resume = |command: &str, folder: &str| {
+        let args = ["faults", command, "--resume", folder];
+        let script = lab.path("services");
+        std::fs::write(&script, "").unwrap();
+        let more = match command {
+            "commit" => ["--database", database],
+            _ => ["--services", script.to_str().unwrap()],
+        };
+        lab.refuses(&[&args[..], &more].concat())
+    };
+    for command in ["commit", "outage", "partition"] {
+        assert!(resume(command, "nowhere").contains("no run of lab faults"), "{command}");
+    }
+    for command in ["commit", "outage"] {
+        let said = resume(command, "run");
+        assert!(said.contains("`lab faults partition`, not of") && said.contains(command), "{said}");
+    }
+    assert!(lab.refuses(&["faults", "outage", "--resume", "run", "--seed", "2"]).contains("--seed"));
     for command in ["outage", "partition"] {
         let said = lab.refuses(&["faults", command, "--services", "nowhere"]);
         assert!(said.contains("nowhere: no such script") && said.contains("--services"), "{said}");

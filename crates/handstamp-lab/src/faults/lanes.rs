@@ -12,8 +12,11 @@ use super::record::Seen;
 use super::settings::RowKey;
 use crate::error::{LabError, LabErrorKind, Result};
 use crate::history::{Event, History};
+use crate::kill::Progress;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 use tokio::runtime::Runtime;
 
 /// Rows that share their servers.
@@ -50,6 +53,11 @@ pub(super) fn work_off(
 ) -> Result<()> {
     let runtime = runtime()?;
     let workers = side_by_side.clamp(1, lanes.len().max(1));
+    let meter = Meter {
+        all: lanes.iter().map(|lane| lane.rows.len()).sum(),
+        done: AtomicUsize::new(0),
+        began: Instant::now(),
+    };
     let lanes = Mutex::new(VecDeque::from(lanes));
     let (noting, failed) = (Mutex::new(()), Mutex::new(None::<LabError>));
     let cancel = around.cancel.below();
@@ -58,7 +66,7 @@ pub(super) fn work_off(
         loop {
             let next = lanes.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some(lane) = next else { return };
-            if let Err(error) = one_lane(&around, &runtime, &lane, &noting, row) {
+            if let Err(error) = one_lane(&around, &runtime, &lane, &noting, &meter, row) {
                 cancel.cancel();
                 let mut first = failed.lock().unwrap_or_else(PoisonError::into_inner);
                 // Those that were stopped because of another only say so.
@@ -77,11 +85,34 @@ pub(super) fn work_off(
     failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
+/// How far all rows are.
+struct Meter {
+    all: usize,
+    done: AtomicUsize,
+    began: Instant,
+}
+
+impl Meter {
+    /// One more row is done: how many are, and how long the rest takes if it goes on like this.
+    fn step(&self) -> String {
+        let done = self.done.fetch_add(1, Ordering::SeqCst) + 1;
+        let count = |count| u64::try_from(count).unwrap_or(u64::MAX);
+        let progress = Progress { done: count(done), all: count(self.all), took: self.began.elapsed() };
+        match progress.rest() {
+            Some(rest) if done < self.all => {
+                format!("{done} of {} rows, about {} s left", self.all, rest.as_secs())
+            }
+            _ => format!("{done} of {} rows", self.all),
+        }
+    }
+}
+
 fn one_lane(
     around: &Around<'_>,
     runtime: &Runtime,
     lane: &Lane,
     noting: &Mutex<()>,
+    meter: &Meter,
     row: Do<'_>,
 ) -> Result<()> {
     around.cancel.check()?;
@@ -100,7 +131,7 @@ fn one_lane(
     for key in &lane.rows {
         (around.progress)(&key.name());
         row(around, &mut scene, *key)?;
-        (around.progress)(&format!("{}: done", key.name()));
+        (around.progress)(&format!("{}: done; {}", key.name(), meter.step()));
     }
     Ok(())
 }
@@ -118,6 +149,15 @@ mod tests {
     use super::super::fault::Fault;
     use super::*;
     use crate::subjects::Subject;
+
+    #[test]
+    fn a_row_that_is_done_says_how_many_are_left_and_how_long_they_take() {
+        let began = Instant::now().checked_sub(std::time::Duration::from_secs(60)).expect("a minute ago");
+        let meter = Meter { all: 3, done: AtomicUsize::new(0), began };
+        assert!(meter.step().starts_with("1 of 3 rows, about 12"), "twice a minute");
+        assert!(meter.step().starts_with("2 of 3 rows, about 3"), "half a minute each");
+        assert_eq!(meter.step(), "3 of 3 rows");
+    }
 
     #[test]
     fn every_row_is_dealt_to_one_lane_and_no_lane_is_empty() {

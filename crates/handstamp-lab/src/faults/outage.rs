@@ -246,15 +246,35 @@ pub fn run(
     let command = Command::Outage { subject, faults: faults.to_vec(), times: *times };
     let settings = Settings { seed: around.seed, side_by_side, command };
     settings.save(around.folder)?;
-    work_off(around, lanes(&settings), side_by_side, &|around, scene, key| one(around, scene, key, times))?;
+    work(around, &settings, side_by_side)
+}
+
+/// Goes on with what a run left undone in its folder, by its own settings; rows at a time may be other ones.
+///
+/// # Errors
+/// `Usage` when the folder holds no run of this command; the others as of [`run`].
+pub fn resume(around: &Around<'_>, side_by_side: Option<usize>) -> Result<Outcome> {
+    let settings = Settings::load(around.folder)?;
+    let around = Around { seed: settings.seed, ..*around };
+    work(&around, &settings, side_by_side.unwrap_or(settings.side_by_side))
+}
+
+fn work(around: &Around<'_>, settings: &Settings, side_by_side: usize) -> Result<Outcome> {
+    let Command::Outage { times, .. } = settings.command else {
+        return Err(settings.other_than("outage", around.folder));
+    };
+    let rows = outcome::left(around.folder, settings);
+    work_off(around, lanes(rows, side_by_side), side_by_side, &|around, scene, key| {
+        one(around, scene, key, &times)
+    })?;
     outcome::recompute(around.folder)
 }
 
 /// The pair of servers is started for its own faults alone.
-fn lanes(settings: &Settings) -> Vec<Lane> {
+fn lanes(rows: Vec<RowKey>, side_by_side: usize) -> Vec<Lane> {
     let needs_pair = |key: &RowKey| matches!(key, RowKey::Outage(fault, _) if fault.needs_pair());
-    let (pair, alone): (Vec<RowKey>, Vec<RowKey>) = settings.rows().into_iter().partition(needs_pair);
-    let rest = if pair.is_empty() { settings.side_by_side } else { settings.side_by_side.saturating_sub(1) };
+    let (pair, alone): (Vec<RowKey>, Vec<RowKey>) = rows.into_iter().partition(needs_pair);
+    let rest = if pair.is_empty() { side_by_side } else { side_by_side.saturating_sub(1) };
     let mut lanes = deal("kafka", "postgres-pair", &pair, 1);
     lanes.extend(deal("kafka", "postgres", &alone, rest));
     lanes
@@ -409,7 +429,7 @@ mod tests {
                 faults: Fault::ALL.to_vec(),
                 times: OutageTimes::QUICK,
             };
-            let lanes = lanes(&Settings { seed: 1, side_by_side, command });
+            let lanes = lanes(Settings { seed: 1, side_by_side, command }.rows(), side_by_side);
             let rows: usize = lanes.iter().map(|lane| lane.rows.len()).sum();
             assert!(rows == Fault::ALL.len() && lanes.len() == side_by_side.max(2), "{lanes:?}");
             let pair: Vec<&Lane> = lanes.iter().filter(|lane| lane.postgres == "postgres-pair").collect();

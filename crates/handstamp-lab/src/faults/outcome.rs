@@ -11,7 +11,7 @@ use crate::history::{self, Entry, Event};
 use crate::kill::Conclusion;
 use crate::workload;
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Everything that was measured of a row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -63,34 +63,57 @@ pub fn recompute(folder: &Path) -> Result<Outcome> {
     let settings = Settings::load(folder)?;
     let mut rows = Vec::new();
     for key in settings.rows() {
-        let path = folder.join(key.file_stem()).with_extension("jsonl");
-        // A row that was not begun has no history.
-        let entries = if path.exists() { history::read(&path)? } else { Vec::new() };
-        rows.push(told(folder, &settings, key, &entries)?);
+        let mut parts = Vec::new();
+        for stem in settings.stems(folder, key) {
+            parts.push((entries(&stem)?, stem));
+        }
+        rows.push(told(&settings, key, parts)?);
     }
     let conclusion = conclude(&rows.iter().map(|told| &told.row).collect::<Vec<_>>());
     Ok(Outcome { settings, rows, conclusion })
 }
 
-fn told(folder: &Path, settings: &Settings, key: RowKey, entries: &[Entry]) -> Result<Told> {
+/// The history of a row's part; one that was not begun has none.
+fn entries(stem: &Path) -> Result<Vec<Entry>> {
+    let path = stem.with_extension("jsonl");
+    if path.exists() { history::read(&path) } else { Ok(Vec::new()) }
+}
+
+/// The history of a part that came to its end.
+pub(super) fn complete(stem: &Path) -> Option<Vec<Entry>> {
+    entries(stem).ok().filter(|entries| history::end_state(entries).is_some())
+}
+
+/// The rows that did not come to their end yet.
+pub(super) fn left(folder: &Path, settings: &Settings) -> Vec<RowKey> {
+    let done = |key: &RowKey| settings.stems(folder, *key).iter().all(|stem| complete(stem).is_some());
+    settings.rows().into_iter().filter(|key| !done(key)).collect()
+}
+
+fn told(settings: &Settings, key: RowKey, parts: Vec<(Vec<Entry>, PathBuf)>) -> Result<Told> {
     let unmeasured = |standing| {
         let row = Row { name: key.name(), cells: vec![], standing };
         Told { key, row, measured: None }
     };
-    if let Some(why) = record::refused(entries) {
+    if let Some(why) = parts.iter().find_map(|(entries, _)| record::refused(entries)) {
         return Ok(unmeasured(Standing::Refused(why.to_owned())));
     }
-    if history::end_state(entries).is_none() {
+    if parts.iter().any(|(entries, _)| history::end_state(entries).is_none()) {
         return Ok(unmeasured(Standing::Inconclusive("it did not come to its end".to_owned())));
     }
-    let sent = workload::read_sent(&folder.join(key.file_stem()).with_extension("sent.jsonl"))?;
+    let mut read = Vec::new();
+    for (entries, stem) in parts {
+        read.push((entries, workload::read_sent(&stem.with_extension("sent.jsonl"))?));
+    }
+    // Rows of the other commands are one part.
+    let (entries, sent) = read.first().map_or((&[][..], &[][..]), |(entries, sent)| (entries, sent));
     let (row, measured) = match key {
         RowKey::Commit(contender) => {
-            let measured = CommitRow::of(contender, entries, &sent);
+            let measured = CommitRow::of(contender, &read);
             (measured.row(), Measured::Commit(measured))
         }
         RowKey::Outage(fault, _) => {
-            let measured = OutageRow::of(fault, entries, &sent);
+            let measured = OutageRow::of(fault, entries, sent);
             (measured.row(), Measured::Outage(measured))
         }
         RowKey::Partition(split, subject) => {
@@ -98,7 +121,7 @@ fn told(folder: &Path, settings: &Settings, key: RowKey, entries: &[Entry]) -> R
                 Command::Partition { rounds, .. } => rounds,
                 Command::Commit { .. } | Command::Outage { .. } => 0,
             };
-            let measured = PartitionRow::of(split, subject, rounds, entries, &sent);
+            let measured = PartitionRow::of(split, subject, rounds, entries, sent);
             (measured.row(key), Measured::Partition(measured))
         }
     };
@@ -251,6 +274,53 @@ mod tests {
             matches!(standing(&outcome, COMMIT[0]), Standing::Inconclusive(why) if why.contains("not known"))
         );
         assert_eq!(RowKey::Commit(Contender::Handstamp), COMMIT[0]);
+    }
+
+    #[test]
+    fn a_row_in_parts_is_all_of_them_and_one_that_is_missing_is_left() {
+        let [mut settings, ..] = settings();
+        let folder = plant(&settings);
+        let one = recompute(folder.path()).unwrap();
+        let whole = entries(folder.path(), COMMIT[0]);
+        if let Command::Commit { part, .. } = &mut settings.command {
+            *part = std::num::NonZeroUsize::new(50);
+        }
+        std::fs::remove_file(folder.path().join(Settings::FILE)).unwrap();
+        settings.save(folder.path()).unwrap();
+        assert_eq!(left(folder.path(), &settings), [COMMIT[0]]);
+        let stem = |part: usize| folder.path().join(format!("commit-handstamp-{part}"));
+        let sent = folder.path().join("commit-handstamp.sent.jsonl");
+        let write = |part: usize, entries: &[Entry]| {
+            let lines: String =
+                entries.iter().map(|entry| serde_json::to_string(entry).unwrap() + "\n").collect();
+            std::fs::write(stem(part).with_extension("jsonl"), lines).unwrap();
+            std::fs::copy(&sent, stem(part).with_extension("sent.jsonl")).unwrap();
+        };
+        write(0, &whole);
+        assert!(matches!(standing(&recompute(folder.path()).unwrap(), COMMIT[0]), Standing::Inconclusive(_)));
+        assert_eq!(left(folder.path(), &settings), [COMMIT[0]]);
+        write(1, &whole);
+        assert_eq!(left(folder.path(), &settings), []);
+        let both = recompute(folder.path()).unwrap();
+        assert_eq!(both.conclusion, Conclusion::Kept);
+        let figures = |outcome: &Outcome| match &outcome.rows[0].measured {
+            Some(Measured::Commit(row)) => {
+                [row.planned, row.dealt, row.committed, row.not_committed, row.without_effect]
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(figures(&both), figures(&one).map(|figure| figure * 2));
+        // A fault that is planted in either part is found.
+        for part in 0..2 {
+            let mut doubled = whole.clone();
+            *end(&mut doubled).effects.get_mut("m17").unwrap() = 2;
+            write(part, &doubled);
+            assert!(
+                matches!(recompute(folder.path()).unwrap().conclusion, Conclusion::Violated(_)),
+                "{part}"
+            );
+            write(part, &whole);
+        }
     }
 
     #[test]

@@ -201,15 +201,35 @@ pub fn run(
     let command = Command::Partition { subject, splits: splits.to_vec(), rounds };
     let settings = Settings { seed: around.seed, side_by_side, command };
     settings.save(around.folder)?;
-    work_off(around, lanes(&settings), side_by_side, &|around, scene, key| one(around, scene, key, rounds))?;
+    work(around, &settings, side_by_side)
+}
+
+/// Goes on with what a run left undone in its folder, by its own settings; rows at a time may be other ones.
+///
+/// # Errors
+/// `Usage` when the folder holds no run of this command; the others as of [`run`].
+pub fn resume(around: &Around<'_>, side_by_side: Option<usize>) -> Result<Outcome> {
+    let settings = Settings::load(around.folder)?;
+    let around = Around { seed: settings.seed, ..*around };
+    work(&around, &settings, side_by_side.unwrap_or(settings.side_by_side))
+}
+
+fn work(around: &Around<'_>, settings: &Settings, side_by_side: usize) -> Result<Outcome> {
+    let Command::Partition { rounds, .. } = settings.command else {
+        return Err(settings.other_than("partition", around.folder));
+    };
+    let rows = outcome::left(around.folder, settings);
+    work_off(around, lanes(rows, side_by_side), side_by_side, &|around, scene, key| {
+        one(around, scene, key, rounds)
+    })?;
     outcome::recompute(around.folder)
 }
 
 /// Three brokers are started for their own rows alone.
-fn lanes(settings: &Settings) -> Vec<Lane> {
+fn lanes(rows: Vec<RowKey>, side_by_side: usize) -> Vec<Lane> {
     let needs_three = |key: &RowKey| matches!(key, RowKey::Partition(split, _) if split.needs_three());
-    let (three, alone): (Vec<RowKey>, Vec<RowKey>) = settings.rows().into_iter().partition(needs_three);
-    let rest = if three.is_empty() { settings.side_by_side } else { settings.side_by_side.saturating_sub(1) };
+    let (three, alone): (Vec<RowKey>, Vec<RowKey>) = rows.into_iter().partition(needs_three);
+    let rest = if three.is_empty() { side_by_side } else { side_by_side.saturating_sub(1) };
     let mut lanes = deal("kafka3", "postgres", &three, 1);
     lanes.extend(deal("kafka", "postgres", &alone, rest));
     lanes
@@ -394,7 +414,7 @@ mod tests {
         for side_by_side in 1..6 {
             let command =
                 Command::Partition { subject: Subject::Handstamp, splits: Split::ALL.to_vec(), rounds: 1 };
-            let lanes = lanes(&Settings { seed: 1, side_by_side, command });
+            let lanes = lanes(Settings { seed: 1, side_by_side, command }.rows(), side_by_side);
             let rows: usize = lanes.iter().map(|lane| lane.rows.len()).sum();
             assert!(rows == Split::ALL.len() + 1 && lanes.len() == side_by_side.max(2), "{lanes:?}");
             let three: Vec<&Lane> = lanes.iter().filter(|lane| lane.kafka == "kafka3").collect();

@@ -22,7 +22,7 @@ const SENT: u64 = 100;
 pub(crate) fn settings() -> [Settings; 3] {
     let subject = Subject::HandstampProgram50;
     [
-        Command::Commit { cuts: 100, control_cuts: 40, lanes: 4 },
+        Command::Commit { cuts: 100, control_cuts: 40, lanes: 4, part: None },
         Command::Outage { subject, faults: Fault::ALL.to_vec(), times: OutageTimes::LONG },
         Command::Partition { subject, splits: Split::ALL.to_vec(), rounds: 2 },
     ]

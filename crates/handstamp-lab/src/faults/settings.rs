@@ -8,7 +8,8 @@ use crate::error::{LabError, Result};
 use crate::subjects::Subject;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::Path;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 
 /// Which command, with what it does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +23,10 @@ pub enum Command {
         control_cuts: usize,
         /// Consumers side by side, each with a connection and a proxy of its own.
         lanes: u32,
+        /// Faults of one part, each with ledger, history and log of its own: what is complete of a row that was
+        /// interrupted. Without a number a row is one part.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        part: Option<NonZeroUsize>,
     },
     /// `lab faults outage`.
     Outage {
@@ -131,6 +136,44 @@ impl Settings {
         }
     }
 
+    /// The beginnings of the files of a row's parts, in order; most rows are one part.
+    #[must_use]
+    pub fn stems(&self, folder: &Path, key: RowKey) -> Vec<PathBuf> {
+        let stem = key.file_stem();
+        let parts = match (&self.command, key) {
+            (Command::Commit { cuts, part: Some(part), .. }, RowKey::Commit(Contender::Handstamp)) => {
+                cuts.div_ceil(part.get())
+            }
+            (Command::Commit { control_cuts, part: Some(part), .. }, RowKey::Commit(_)) => {
+                control_cuts.div_ceil(part.get())
+            }
+            _ => 1,
+        };
+        if parts <= 1 {
+            return vec![folder.join(stem)];
+        }
+        (0..parts).map(|part| folder.join(format!("{stem}-{part}"))).collect()
+    }
+
+    /// Why a folder of these cannot be resumed by another command.
+    pub(super) fn other_than(&self, command: &str, folder: &Path) -> LabError {
+        LabError::usage(format!(
+            "the run in {} is one of `lab faults {}`, not of `lab faults {command}`",
+            folder.display(),
+            self.command_name()
+        ))
+    }
+
+    /// The name of the command.
+    #[must_use]
+    pub fn command_name(&self) -> &'static str {
+        match self.command {
+            Command::Commit { .. } => "commit",
+            Command::Outage { .. } => "outage",
+            Command::Partition { .. } => "partition",
+        }
+    }
+
     /// Keeps them in a folder.
     ///
     /// # Errors
@@ -167,7 +210,8 @@ mod tests {
     fn rows_have_names_and_files_of_their_own_and_settings_are_read_as_written() {
         let subject = Subject::HandstampProgram50;
         let commands = [
-            (Command::Commit { cuts: 300, control_cuts: 80, lanes: 4 }, 2, 1),
+            (Command::Commit { cuts: 300, control_cuts: 80, lanes: 4, part: None }, 2, 1),
+            (Command::Commit { cuts: 300, control_cuts: 80, lanes: 4, part: NonZeroUsize::new(90) }, 2, 1),
             (Command::Outage { subject, faults: Fault::ALL.to_vec(), times: OutageTimes::LONG }, 7, 0),
             (Command::Partition { subject, splits: Split::ALL.to_vec(), rounds: 2 }, 5, 1),
         ];
@@ -185,6 +229,11 @@ mod tests {
             settings.save(folder.path()).expect("written");
             assert_eq!(Settings::load(folder.path()).expect("read"), settings);
             assert!(settings.save(folder.path()).expect_err("there is one").to_string().contains("already"));
+            let stems: Vec<PathBuf> =
+                keys.iter().flat_map(|key| settings.stems(folder.path(), *key)).collect();
+            let parts = matches!(settings.command, Command::Commit { part: Some(_), .. });
+            // 300 faults in parts of 90, and 80 in one.
+            assert_eq!(stems.len(), if parts { 4 + 1 } else { rows }, "{stems:?}");
         }
     }
 }

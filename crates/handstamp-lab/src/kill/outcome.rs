@@ -177,7 +177,7 @@ fn run_outcome(folder: &Path, row: Row, run: u32) -> Result<RunOutcome> {
         verdict,
         kills: small(count(&|event| matches!(event, Event::Killed { .. }))),
         kills_counted: small(count(&|event| matches!(event, Event::Killed { counts: true, .. }))),
-        skipped: u64::from(small(count(&|event| matches!(event, Event::DuplicateSkipped { .. })))),
+        skipped: history::skipped(&entries),
         commits_refused: u64::from(small(count(&|event| matches!(event, Event::CommitRefused { .. })))),
     })
 }

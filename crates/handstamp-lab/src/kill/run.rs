@@ -539,7 +539,10 @@ fn listen(child: u32, history: History, heard: Arc<Heard>) -> impl Fn(&str) + Se
     }
 }
 
-/// What the runtime's log says of its partitions: evidence, as everything a subject says.
+/// How the runtime's log says how many duplicates it named no more.
+const LEFT_OUT: &str = " more duplicates were skipped without a line each left_out=";
+
+/// What the runtime's log says of its partitions and of duplicates: evidence, as everything a subject says.
 fn logged(child: u32, line: &str) -> Option<Event> {
     if let Some((_, lanes)) = line.split_once(" assigned lanes=") {
         let partitions = u32::try_from(lanes.split_whitespace().count()).unwrap_or(u32::MAX);
@@ -548,6 +551,11 @@ fn logged(child: u32, line: &str) -> Option<Event> {
         Some(Event::Evicted { child })
     } else if line.contains("dropped results of an old assignment") {
         Some(Event::LateResultsDropped { child })
+    } else if let Some((_, id)) = line.split_once(" skipped duplicate ") {
+        Some(Event::DuplicateSkipped { child, id: id.split(" (").next().unwrap_or_default().to_owned() })
+    } else if let Some((_, count)) = line.split_once(LEFT_OUT) {
+        let count = count.split_whitespace().next().and_then(|count| count.parse().ok());
+        count.map(|count| Event::DuplicatesLeftOut { child, count })
     } else {
         None
     }
@@ -557,6 +565,17 @@ fn logged(child: u32, line: &str) -> Option<Event> {
 mod tests {
     use super::super::settings::Profile;
     use super::*;
+
+    #[test]
+    fn what_the_runtime_logs_of_duplicates_is_evidence() {
+        let at = "2026-01-01T00:00:00.000000Z  INFO handstamp:";
+        let skipped =
+            logged(3, &format!("{at} skipped duplicate evt-2 (topic/0@17) state=applied first_seen=1"));
+        assert_eq!(skipped, Some(Event::DuplicateSkipped { child: 3, id: "evt-2".into() }));
+        let more = logged(3, &format!("{at} more duplicates were skipped without a line each left_out=250"));
+        assert_eq!(more, Some(Event::DuplicatesLeftOut { child: 3, count: 250 }));
+        assert_eq!(logged(3, &format!("{at} skipped")), None);
+    }
 
     #[test]
     fn the_longest_name_of_a_schema_is_not_cut_off_and_says_whose_it_is() {

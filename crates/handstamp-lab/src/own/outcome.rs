@@ -219,8 +219,9 @@ pub(super) const NAMED_MAX: usize = 10;
 const SEEN_WITHIN_MS: u64 = 200;
 
 /// What hindered the commit of an effect's offset, or the effect behind a committed offset: the first fault after
-/// the one good effect (of a missing one: of its forerunner), and before what should not have been. As many effects
-/// as there were records need no fault.
+/// the one good effect (of a missing one: of its forerunner), and before what should not have been. A stop is a
+/// fault until it ends: the good effect may be another copy's meanwhile, and the copy that wakes writes again. As
+/// many effects as there were records need no fault.
 fn explained(trace: Trace, schedule: &[Done]) -> Trace {
     let sent = usize::try_from(trace.sent.max(1)).unwrap_or(usize::MAX);
     let span = match (trace.seen_ms.as_slice(), trace.before_ms) {
@@ -228,7 +229,9 @@ fn explained(trace: Trace, schedule: &[Done]) -> Trace {
         (seen, _) => seen.get(sent - 1).copied().zip(seen.get(sent).copied()),
     };
     let between = |(from, to): (u64, u64)| {
-        schedule.iter().position(|done| done.at_ms.saturating_add(SEEN_WITHIN_MS) >= from && done.at_ms <= to)
+        let over =
+            |done: &Done| done.at_ms.saturating_add(done.fault.lasts_ms()).saturating_add(SEEN_WITHIN_MS);
+        schedule.iter().position(|done| over(done) >= from && done.at_ms <= to)
     };
     Trace { fault: span.and_then(between), ..trace }
 }
@@ -407,8 +410,20 @@ mod tests {
         ];
         let schedule = vec![done(1000), done(2000), done(3000)];
         let seen = Seen { asked: [3, 0, 0, 0], schedule, traces, ..Seen::default() };
-        let faults: Vec<_> = judged(&work, effects, seen).traces.iter().map(|trace| trace.fault).collect();
+        let faults: Vec<_> =
+            judged(&work, effects.clone(), seen).traces.iter().map(|trace| trace.fault).collect();
         assert_eq!(faults, [Some(0), Some(1), None, None, Some(1), Some(1), None, None]);
+
+        // Another copy's effect while one stood still, and its own when it went on; then one long after it.
+        let traces = vec![
+            trace(vec![8000, 13_050], None),
+            trace(vec![13_150, 14_000], None),
+            trace(vec![15_000, 16_000], None),
+        ];
+        let schedule = vec![Done { fault: Fault::Stop { for_ms: 12_000 }, ..done(1000) }];
+        let seen = Seen { asked: [0, 1, 0, 0], schedule, traces, ..Seen::default() };
+        let faults: Vec<_> = judged(&work, effects, seen).traces.iter().map(|trace| trace.fault).collect();
+        assert_eq!(faults, [Some(0), Some(0), None]);
     }
 
     #[test]

@@ -33,6 +33,11 @@ impl Fault {
         }
     }
 
+    /// How long it lasts, in milliseconds.
+    pub(super) fn lasts_ms(self) -> u64 {
+        self.name().1.unwrap_or(0)
+    }
+
     /// The one of that word.
     pub(super) fn from_name(name: &str, for_ms: Option<u64>) -> Option<Self> {
         let for_ms = for_ms.unwrap_or(0);

@@ -22,12 +22,13 @@ use std::path::Path;
 /// The folder holds no run of `lab faults`, or a file of it cannot be read.
 pub(super) fn page(folder: &Path) -> Result<Page> {
     let outcome = faults::recompute(folder)?;
-    let mut rows: Vec<(&Told, Vec<Entry>)> = Vec::new();
+    let mut rows: Vec<(&Told, Vec<Vec<Entry>>)> = Vec::new();
     for told in outcome.rows.iter().filter(|told| told.measured.is_some()) {
-        let path = folder.join(told.key.file_stem()).with_extension("jsonl");
-        rows.push((told, history::read(&path)?));
+        let stems = outcome.settings.stems(folder, told.key).into_iter();
+        let parts = stems.map(|stem| history::read(&stem.with_extension("jsonl")));
+        rows.push((told, parts.collect::<Result<_>>()?));
     }
-    let programs = rows.iter().filter_map(|(_, entries)| version(entries)).collect();
+    let programs = rows.iter().flat_map(|(_, parts)| parts).filter_map(|entries| version(entries)).collect();
     let under = format!("Seed {}.", outcome.settings.seed);
     let (what, title) = match outcome.settings.command {
         Command::Commit { .. } => ("lab faults commit", "Connections cut while they commit"),
@@ -61,7 +62,7 @@ pub(super) fn page(folder: &Path) -> Result<Page> {
 
 fn about(settings: &Settings) -> String {
     match &settings.command {
-        Command::Commit { cuts, control_cuts, lanes } => format!(
+        Command::Commit { cuts, control_cuts, lanes, .. } => format!(
             "The connection between consumer and database was cut at every byte position of the COMMIT exchange, both \
              ways, closed and reset, and around it: at least {} faults for Handstamp and {} for the control without an \
              inbox, {lanes} consumers side by side.",
@@ -118,12 +119,12 @@ fn table(outcome: &Outcome) -> Table {
     Table { header, rows }
 }
 
-fn cuts_picture(rows: Vec<(&Told, Vec<Entry>)>, under: &str) -> Picture {
+fn cuts_picture(rows: Vec<(&Told, Vec<Vec<Entry>>)>, under: &str) -> Picture {
     let title = "Cut where, and committed or not".to_owned();
-    let one = |(told, entries): (&Told, Vec<Entry>)| Cuts {
+    let one = |(told, parts): (&Told, Vec<Vec<Entry>>)| Cuts {
         name: told.row.name.clone(),
-        layout: aimed(&entries).1,
-        blows: blows(&entries),
+        layout: parts.first().map(|entries| aimed(entries).1).unwrap_or_default(),
+        blows: parts.iter().flat_map(|entries| blows(entries)).collect(),
     };
     let all: Vec<Cuts> = rows.into_iter().map(one).collect();
     let under = format!("{under} Bars: cuts at neighbouring positions, each panel on its own scale.");
@@ -131,9 +132,10 @@ fn cuts_picture(rows: Vec<(&Told, Vec<Entry>)>, under: &str) -> Picture {
     Picture { file: "cuts.svg", title, words: cuts::words(&all), svg }
 }
 
-fn timeline(rows: Vec<(&Told, Vec<Entry>)>, under: &str, fault: &str) -> Picture {
+fn timeline(rows: Vec<(&Told, Vec<Vec<Entry>>)>, under: &str, fault: &str) -> Picture {
     let title = "What happened in each row".to_owned();
-    let lanes: Vec<Lane> = rows.into_iter().map(|(told, entries)| lane(told, entries)).collect();
+    // Rows of these commands are one part.
+    let lanes: Vec<Lane> = rows.into_iter().map(|(told, parts)| lane(told, parts.concat())).collect();
     let svg = phases::draw(&title, under, fault, &lanes);
     Picture { file: "timeline.svg", title, words: phases::words(&lanes), svg }
 }

@@ -123,6 +123,22 @@ pub fn note(folder: &Path, servers: &str, settings: &impl Serialize) -> Result<(
     write(&path, &json_text(&about))
 }
 
+/// Refuses to go on with a run on other servers than it began on.
+///
+/// # Errors
+/// `Usage` when it was on others; what was noted cannot be read.
+#[cfg(feature = "postgres")]
+pub(crate) fn same_servers(folder: &Path, servers: &str) -> Result<()> {
+    match about(folder)? {
+        Some(about) if about.servers != servers => Err(LabError::usage(format!(
+            "the run in {} was on {}, not on {servers}",
+            folder.display(),
+            about.servers
+        ))),
+        _ => note(folder, servers, &Value::Null),
+    }
+}
+
 /// What was asked for, as it was noted; null where nothing was.
 ///
 /// # Errors

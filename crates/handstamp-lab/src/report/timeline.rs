@@ -8,7 +8,7 @@
 use super::chart::{FIGURES, LEFT, RIGHT, WIDTH, fixed, head, legend_at, nice_step};
 use super::svg::{Anchor, Mark, Svg, colour, text_width};
 use super::{grouped, real, real_u64};
-use crate::history::{Entry, Event, Wire};
+use crate::history::{self, Entry, Event, Wire};
 use std::collections::BTreeMap;
 
 const TOP: f64 = 128.0;
@@ -113,7 +113,7 @@ impl Lane {
         let kills = self.count(|event| matches!(event, Event::Killed { .. }));
         let evictions = self.count(|event| matches!(event, Event::Evicted { .. }));
         let late = self.count(is_late_write);
-        let skipped = self.count(|event| matches!(event, Event::DuplicateSkipped { .. }));
+        let skipped = history::skipped(&self.entries);
         // A program that is not the lab's own tells nothing of these.
         if self.entries.iter().any(|entry| matches!(entry.event, Event::Sent { .. })) {
             let stops = self.count(|event| matches!(event, Event::Stopped { .. }));

@@ -32,7 +32,7 @@ pub struct RunOutcome {
     pub evictions: u64,
     /// Evidence: offset commits that were refused, or results of an old assignment that were dropped.
     pub late_refused: u64,
-    /// Evidence: duplicates that the subject says it skipped (the runtime does not say each).
+    /// Evidence: duplicates that the subject says it skipped.
     pub skipped: u64,
     /// Evidence: how long new owners waited for a zombie's transaction, in milliseconds.
     pub held_up_ms: Vec<u64>,
@@ -160,7 +160,7 @@ fn run_outcome(
         late_refused: count(&|event| {
             matches!(event, Event::CommitRefused { .. } | Event::LateResultsDropped { .. })
         }),
-        skipped: count(&|event| matches!(event, Event::DuplicateSkipped { .. })),
+        skipped: history::skipped(&entries),
         held_up_ms: entries
             .iter()
             .filter_map(|entry| if let Event::HeldUp { ms, .. } = entry.event { Some(ms) } else { None })

@@ -40,8 +40,11 @@ struct Common {
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     seed: u64,
     /// A new folder for histories, logs and the report.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     out: Option<PathBuf>,
+    /// Go on with what an earlier run left undone in its folder, with its settings.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["profile", "seed"])]
+    resume: Option<PathBuf>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -95,10 +98,11 @@ pub(crate) use with_servers::{faults, print};
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 mod with_servers {
     use super::{CommitArgs, Common, Faults, FaultsArgs, ProfileName, ServersArgs};
-    use crate::commands::lab::{cancel_on_signal, failed, folder, ground::launch};
+    use crate::commands::lab::{cancel_on_signal, failed, folder, ground::launch, progress};
     use crate::exit::{CliError, Exit};
     use crate::output::{self, table};
     use crate::redact;
+    use handstamp_lab::LabErrorKind;
     use handstamp_lab::faults::commit::{self, CommitOptions};
     use handstamp_lab::faults::outage::{self, OutageTimes};
     use handstamp_lab::faults::partition::{self, Split};
@@ -106,12 +110,8 @@ mod with_servers {
     use handstamp_lab::faults::{Around, Fault, Outcome, Settings};
     use handstamp_lab::kill::Conclusion;
     use handstamp_lab::subjects::Subject;
-    use std::cell::Cell;
     use std::path::{Path, PathBuf};
-    use std::time::{Duration, Instant};
 
-    /// How often progress is said.
-    const SAY_EVERY: Duration = Duration::from_secs(10);
     /// Rounds of each split.
     const ROUNDS: (u32, u32) = (2, 12);
     /// Rows at a time.
@@ -124,23 +124,41 @@ mod with_servers {
     pub(crate) fn faults(args: &FaultsArgs) -> Result<Exit, CliError> {
         match &args.what {
             Faults::Commit(args) => cut_commits(args),
-            Faults::Outage(args) => with_servers(args, "faults-outage", |around, long, side_by_side| {
+            Faults::Outage(args) => with_servers(args, "outage", |around, long, side_by_side| {
+                if args.common.resume.is_some() {
+                    return outage::resume(around, side_by_side);
+                }
                 let times = if long { OutageTimes::LONG } else { OutageTimes::QUICK };
+                let side_by_side = side_by_side.unwrap_or_else(|| usual(long));
                 outage::run(around, &Fault::ALL, Subject::HandstampProgram50, &times, side_by_side)
             }),
-            Faults::Partition(args) => {
-                with_servers(args, "faults-partition", |around, long, side_by_side| {
-                    let rounds = if long { ROUNDS.1 } else { ROUNDS.0 };
-                    partition::run(around, &Split::ALL, Subject::HandstampProgram50, rounds, side_by_side)
-                })
-            }
+            Faults::Partition(args) => with_servers(args, "partition", |around, long, side_by_side| {
+                if args.common.resume.is_some() {
+                    return partition::resume(around, side_by_side);
+                }
+                let rounds = if long { ROUNDS.1 } else { ROUNDS.0 };
+                let side_by_side = side_by_side.unwrap_or_else(|| usual(long));
+                partition::run(around, &Split::ALL, Subject::HandstampProgram50, rounds, side_by_side)
+            }),
         }
     }
 
+    /// Rows at a time, where nobody says.
+    fn usual(long: bool) -> usize {
+        usize::from(if long { SIDE_BY_SIDE.1 } else { SIDE_BY_SIDE.0 })
+    }
+
     fn prepare(common: &Common, command: &str) -> Result<PathBuf, CliError> {
-        let folder = folder::named_or_fresh(common.out.as_ref(), command);
-        if folder.join(Settings::FILE).exists() {
-            return Err(folder::taken(&folder, "name another folder with --out"));
+        let named = common.resume.as_ref().or(common.out.as_ref());
+        let folder = folder::named_or_fresh(named, &format!("faults-{command}"));
+        if common.resume.is_some() {
+            // A folder without a run is not made.
+            Settings::load(&folder).map_err(failed)?;
+        } else if folder.join(Settings::FILE).exists() {
+            return Err(folder::taken(
+                &folder,
+                "go on with it by --resume, or name another folder with --out",
+            ));
         }
         let folder = folder::make(&folder)?;
         output::say(&format!("histories: {}", folder.display()));
@@ -150,28 +168,41 @@ mod with_servers {
     fn cut_commits(args: &CommitArgs) -> Result<Exit, CliError> {
         redact::register_url(&args.database);
         let cancel = cancel_on_signal()?;
-        let folder = prepare(&args.common, "faults-commit")?;
+        let folder = prepare(&args.common, "commit")?;
         let long = args.common.profile == ProfileName::Long;
         let (url, seed) = (args.database.as_str(), args.common.seed);
-        let options = if long {
+        let resumed = args.common.resume.is_some();
+        let options = if resumed {
+            CommitOptions::resumed(url, folder.as_path()).map_err(failed)?
+        } else if long {
             CommitOptions::long(url, seed, folder.as_path())
         } else {
             CommitOptions::quick(url, seed, folder.as_path())
         };
-        let said = Cell::new(Instant::now());
-        let outcome = commit::run(&options, &cancel, &|dealt, planned| {
-            if said.get().elapsed() >= SAY_EVERY {
-                said.set(Instant::now());
-                output::say(&format!("{dealt} of {planned} faults"));
-            }
-        });
-        print(&outcome.map_err(failed)?, &folder, args.common.json)
+        let run = if resumed { commit::resume } else { commit::run };
+        let outcome = progress::steps("faults", |step| run(&options, &cancel, step));
+        concluded(outcome, "commit", &folder, args.common.json)
+    }
+
+    /// Prints what it came to, or how what is left of it is done.
+    fn concluded(
+        outcome: handstamp_lab::Result<Outcome>,
+        command: &str,
+        folder: &Path,
+        json: bool,
+    ) -> Result<Exit, CliError> {
+        let outcome = outcome.map_err(|error| match error.kind {
+            // What makes no sense is no better the second time.
+            LabErrorKind::Usage => failed(error),
+            _ => folder::resumable(error, &format!("faults {command}"), folder),
+        })?;
+        print(&outcome, folder, json)
     }
 
     fn with_servers(
         args: &ServersArgs,
         command: &str,
-        run: impl FnOnce(&Around<'_>, bool, usize) -> handstamp_lab::Result<Outcome>,
+        run: impl FnOnce(&Around<'_>, bool, Option<usize>) -> handstamp_lab::Result<Outcome>,
     ) -> Result<Exit, CliError> {
         if !args.services.is_file() {
             return Err(CliError::usage(format!("{}: no such script", args.services.display()))
@@ -180,7 +211,6 @@ mod with_servers {
         let (cancel, launch) = (cancel_on_signal()?, launch()?);
         let folder = prepare(&args.common, command)?;
         let long = args.common.profile == ProfileName::Long;
-        let usual = if long { SIDE_BY_SIDE.1 } else { SIDE_BY_SIDE.0 };
         let around = Around {
             launch: &launch,
             services: &args.services,
@@ -189,8 +219,8 @@ mod with_servers {
             cancel: &cancel,
             progress: &|what| output::say(what),
         };
-        let outcome = run(&around, long, usize::from(args.side_by_side.unwrap_or(usual)));
-        print(&outcome.map_err(failed)?, &folder, args.common.json)
+        let outcome = run(&around, long, args.side_by_side.map(usize::from));
+        concluded(outcome, command, &folder, args.common.json)
     }
 
     /// Prints what a folder proves, and leaves it with outcome and report.

@@ -100,6 +100,6 @@ pub(crate) fn launch() -> Result<Launch, CliError> {
     Ok(Launch {
         program: this_program()?,
         subject: words(&["--log", "info", "lab", "subject"]),
-        pipeline: words(&["--log", "warn", "run"]),
+        pipeline: words(&["--log", "info", "run"]),
     })
 }

@@ -94,11 +94,12 @@ such as when no kill came in time.")]
     #[command(after_help = "Examples:
   handstamp lab faults commit --database postgres://…
   handstamp lab faults commit --profile long --database postgres://…
+  handstamp lab faults commit --resume lab-faults-commit-… --database postgres://…
   handstamp lab faults outage
   handstamp lab faults partition
 
 Exit 0 when nothing doubled or got lost, 5 when something did, 6 when the run proves nothing: too little was cut, a
-control did no harm, or a broker cannot be led through a proxy.")]
+control did no harm, or a broker cannot be led through a proxy, 7 when it was stopped (go on with --resume).")]
     Faults(faults::FaultsArgs),
     /// Measure messages a second, with and without an inbox.
     #[command(after_help = "Examples:

@@ -2,9 +2,9 @@
 //! COMMIT exchange and of the messages around it.
 //!
 //! ```text
-//!  rehearsal (no fault) ─► layout ─► targets ─► lanes: subject ─► proxy with taps ─► Postgres
-//!                                                                   │ struck             │ ledger
-//!                                                                   └───────► history ◄──┘
+//!  rehearsal (no fault) ─► layout ─► targets ─► parts ─► lanes: subject ─► proxy with taps ─► Postgres
+//!                                                 ▲                          │ struck             │ ledger
+//!             those already complete are skipped ─┘                          └───────► history ◄──┘
 //! ```
 //!
 //! The verdict comes from the credits written for the subjects and from the database alone (`checker`). Whether
@@ -44,7 +44,9 @@ use crate::proxy::{Proxy, ProxyOptions, Totals};
 use crate::workload::{Credit, Plan, SentLog};
 use aim::aim;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::cell::Cell;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use subjects::Job;
 use tap::SharedAim;
@@ -54,6 +56,8 @@ use tokio_postgres::NoTls;
 
 /// Accounts of a run: few, so that transactions meet one another's locks.
 const ACCOUNTS: u64 = 20;
+/// Streams of messages of a part are numbered from this times its number; the first part's rehearsal has this.
+const STREAMS: u32 = 1_000;
 /// Messages of the rehearsal.
 const REHEARSED: u64 = 12;
 /// Without any new cut or effect for this long a subject is stuck.
@@ -78,6 +82,8 @@ pub struct CommitOptions {
     pub control_cuts: usize,
     /// Subjects side by side, each with a connection and a proxy of its own.
     pub lanes: u32,
+    /// Faults of a part: what is complete of a row that was interrupted; without a number a row is one.
+    pub part: Option<NonZeroUsize>,
     /// The run's folder: histories and producers' logs, and the messages' files while the run goes on.
     pub folder: PathBuf,
 }
@@ -86,7 +92,8 @@ impl CommitOptions {
     /// The quick profile.
     #[must_use]
     pub fn quick(url: impl Into<String>, seed: u64, folder: impl Into<PathBuf>) -> Self {
-        Self { url: url.into(), seed, cuts: 310, control_cuts: 80, lanes: 4, folder: folder.into() }
+        let (url, folder) = (url.into(), folder.into());
+        Self { url, seed, cuts: 310, control_cuts: 80, lanes: 4, part: NonZeroUsize::new(500), folder }
     }
 
     /// The long profile, by hand.
@@ -95,9 +102,24 @@ impl CommitOptions {
         Self { cuts: 5_000, control_cuts: 500, ..Self::quick(url, seed, folder) }
     }
 
+    /// What is left of a run that was interrupted.
+    ///
+    /// # Errors
+    /// `Usage` when the folder holds no run of `lab faults commit`.
+    pub fn resumed(url: impl Into<String>, folder: impl Into<PathBuf>) -> Result<Self> {
+        let (url, folder) = (url.into(), folder.into());
+        let settings = Settings::load(&folder)?;
+        match settings.command {
+            Command::Commit { cuts, control_cuts, lanes, part } => {
+                Ok(Self { url, seed: settings.seed, cuts, control_cuts, lanes, part, folder })
+            }
+            Command::Outage { .. } | Command::Partition { .. } => Err(settings.other_than("commit", &folder)),
+        }
+    }
+
     fn settings(&self) -> Settings {
-        let Self { seed, cuts, control_cuts, lanes, .. } = *self;
-        Settings { seed, side_by_side: 1, command: Command::Commit { cuts, control_cuts, lanes } }
+        let Self { seed, cuts, control_cuts, lanes, part, .. } = *self;
+        Settings { seed, side_by_side: 1, command: Command::Commit { cuts, control_cuts, lanes, part } }
     }
 }
 
@@ -129,32 +151,77 @@ impl Contender {
     }
 }
 
-/// Runs both consumers and says what that proves; `progress` is told faults dealt and planned.
+/// Runs both consumers and says what that proves; `progress` is told faults dealt and those that were to be
+/// dealt when it began.
 ///
 /// # Errors
 /// `Usage` when the folder holds a run, `Unreachable` when the database does not answer, `Subject` when a
-/// consumer stops or is stuck, `Cancelled`.
+/// consumer stops or is stuck, `Cancelled`. What is complete by then can be resumed.
 pub fn run(options: &CommitOptions, cancel: &Cancel, progress: &dyn Fn(usize, usize)) -> Result<Outcome> {
     let settings = options.settings();
     let servers = probe(&Place::Postgres(options.url.clone()))?;
     settings.save(&options.folder)?;
     crate::report::note(&options.folder, &servers, &serde_json::Value::Null)?;
+    work(&settings, options, cancel, progress)
+}
+
+/// Goes on with what a run left undone in its folder ([`CommitOptions::resumed`]).
+///
+/// # Errors
+/// `Usage` when it was on another database server; the others as of [`run`].
+pub fn resume(options: &CommitOptions, cancel: &Cancel, progress: &dyn Fn(usize, usize)) -> Result<Outcome> {
+    let settings = Settings::load(&options.folder)?;
+    let servers = probe(&Place::Postgres(options.url.clone()))?;
+    crate::report::same_servers(&options.folder, &servers)?;
+    work(&settings, options, cancel, progress)
+}
+
+fn work(
+    settings: &Settings,
+    options: &CommitOptions,
+    cancel: &Cancel,
+    progress: &dyn Fn(usize, usize),
+) -> Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| LabError::new(LabErrorKind::Other, "no runtime").because(error))?;
-    let bench = Bench { options, cancel, runtime: &runtime, progress };
+    let left = |contender, cuts: usize| {
+        let stems = settings.stems(&options.folder, RowKey::Commit(contender));
+        let left = stems.iter().filter(|stem| outcome::complete(stem).is_none()).count();
+        cuts * left / stems.len().max(1)
+    };
+    let all = left(Contender::Handstamp, options.cuts) + left(Contender::WithoutInbox, options.control_cuts);
+    let (all, dealt) = (Cell::new(all), Cell::new(0));
+    let bench = Bench { settings, options, cancel, runtime: &runtime, progress, all, dealt };
     bench.row(Contender::Handstamp, options.cuts)?;
     bench.row(Contender::WithoutInbox, options.control_cuts)?;
     outcome::recompute(&options.folder)
 }
 
 struct Bench<'a> {
+    settings: &'a Settings,
     options: &'a CommitOptions,
     cancel: &'a Cancel,
     runtime: &'a Runtime,
     progress: &'a dyn Fn(usize, usize),
+    /// Faults that are to be dealt, exactly once a part has begun.
+    all: Cell<usize>,
+    /// Faults of the parts that are done.
+    dealt: Cell<usize>,
+}
+
+/// A part of a row.
+struct Part<'a> {
+    /// Which, from 0.
+    at: usize,
+    /// How many there are.
+    of: usize,
+    /// The beginning of the names of its files.
+    stem: &'a Path,
+    /// What the first part aimed by; `None` for that one.
+    layout: Option<Layout>,
 }
 
 /// One subject with its proxy.
@@ -174,22 +241,41 @@ impl Lane {
 }
 
 impl Bench<'_> {
-    /// Does one row; its history and the producer's log are complete when it returns `Ok`.
+    /// Does what is left of one row.
     fn row(&self, subject: Contender, cuts: usize) -> Result<()> {
+        let stems = self.settings.stems(&self.options.folder, RowKey::Commit(subject));
+        let mut layout = None;
+        for (at, stem) in stems.iter().enumerate() {
+            let seen = match outcome::complete(stem) {
+                Some(entries) => aimed(&entries).1,
+                None => self.part(subject, cuts, Part { at, of: stems.len(), stem, layout })?,
+            };
+            // Every part aims by what the first one saw.
+            layout.get_or_insert(seen);
+        }
+        Ok(())
+    }
+
+    /// Does one part, and says by which layout it aimed; its history and the producer's log are complete when it
+    /// returns `Ok`.
+    fn part(&self, subject: Contender, cuts: usize, part: Part<'_>) -> Result<Layout> {
         let name = format!("{LAB}commit_{}", names::token());
-        let stem = self.options.folder.join(RowKey::Commit(subject).file_stem());
-        let history = History::create(&stem.with_extension("jsonl"))?;
-        let mut log = SentLog::create(&stem.with_extension("sent.jsonl"))?;
+        let history = History::create(&part.stem.with_extension("jsonl"))?;
+        let mut log = SentLog::create(&part.stem.with_extension("sent.jsonl"))?;
         let mut ledger = Ledger::create(&Place::Postgres(self.options.url.clone()), &name, ACCOUNTS)?;
         self.remember_connections(&name)?;
-        let rehearsal = self.start(subject, &name, 0, 1_000, &[], REHEARSED)?;
+        let streams = STREAMS.saturating_mul(u32::try_from(part.at).unwrap_or(u32::MAX));
+        let rehearsal = self.start(subject, &name, 0, streams.saturating_add(STREAMS - 1), &[], REHEARSED)?;
         rehearsal.note_sent(&mut log)?;
-        let layout = self.finish(vec![rehearsal], &mut ledger, 0)?.layout;
-        if layout.exchange_up == 0 || layout.exchange_down == 0 {
+        let rehearsed = self.finish(vec![rehearsal], &mut ledger, 0)?.layout;
+        if rehearsed.exchange_up == 0 || rehearsed.exchange_down == 0 {
             let message = format!("no COMMIT of {} went through the proxy", subject.name());
             return Err(LabError::new(LabErrorKind::Subject, message));
         }
-        let targets = aim(&layout, self.options.seed, cuts);
+        let layout = part.layout.unwrap_or(rehearsed);
+        let mut targets = aim(&layout, self.options.seed, cuts);
+        targets = targets.into_iter().skip(part.at).step_by(part.of).collect();
+        self.all.set((self.all.get() + targets.len()).saturating_sub(cuts / part.of));
         let lanes = self.options.lanes.max(1);
         let mut running = Vec::new();
         for lane in 0..lanes {
@@ -198,7 +284,7 @@ impl Bench<'_> {
             let own: Vec<Target> = targets.iter().copied().skip(skip).step_by(every).collect();
             // A cut costs at most four transactions that take messages: three before it and one with it.
             let messages = own.len() as u64 * 4 * batch_of(lane) as u64 + REHEARSED;
-            let lane = self.start(subject, &name, lane, lane, &own, messages)?;
+            let lane = self.start(subject, &name, lane, streams.saturating_add(lane), &own, messages)?;
             lane.note_sent(&mut log)?;
             running.push(lane);
         }
@@ -216,7 +302,9 @@ impl Bench<'_> {
         history.note(Event::Fault(Seen::Written { connections: self.written(&name)? }));
         history.note_repeated(&ledger.repeated_ms()?);
         history.note(Event::End(ledger.end_state()?));
-        history.finish()
+        history.finish()?;
+        self.dealt.set(self.dealt.get() + planned);
+        Ok(layout)
     }
 
     /// Each ledger line keeps which connection and transaction wrote it.
@@ -306,7 +394,8 @@ impl Bench<'_> {
             self.cancel.sleep(LOOK_EVERY)?;
             let dealt: usize = lanes.iter().map(|lane| lane.aim.lock().struck.len()).sum();
             if planned > 0 {
-                (self.progress)(dealt, planned);
+                let dealt = self.dealt.get() + dealt;
+                (self.progress)(dealt, self.all.get().max(dealt));
             }
             if lanes.iter().all(|lane| lane.subject.is_finished()) {
                 return Ok(());

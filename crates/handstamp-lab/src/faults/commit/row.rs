@@ -1,4 +1,4 @@
-//! What the cuts of one consumer came to (pure): read out of its history and its producer's log.
+//! What the cuts of one consumer came to (pure): read out of its histories and its producer's logs.
 
 use super::Contender;
 use super::aim::{Anchor, Blow, Layout};
@@ -99,18 +99,23 @@ pub struct CommitRow {
 }
 
 impl CommitRow {
-    /// Out of a complete history.
-    pub(in crate::faults) fn of(subject: Contender, entries: &[Entry], sent: &[Credit]) -> Self {
-        let (planned, layout) = aimed(entries);
-        let blows = blows(entries);
+    /// Out of the complete histories and producer's logs of its parts, each with a ledger of its own.
+    pub(in crate::faults) fn of(subject: Contender, parts: &[(Vec<Entry>, Vec<Credit>)]) -> Self {
+        let histories = || parts.iter().map(|(entries, _)| entries.as_slice());
+        // Every part aims by what the first one saw.
+        let layout = histories().next().map(|entries| aimed(entries).1).unwrap_or_default();
+        let blows: Vec<(Struck, Came)> = histories().flat_map(blows).collect();
         let count = |of: Came| blows.iter().filter(|(_, came)| *came == of).count();
         let struck: Vec<Struck> = blows.iter().map(|(cut, _)| *cut).collect();
-        let end = history::end_state(entries).cloned().unwrap_or_default();
+        let judged = parts.iter().map(|(entries, sent)| {
+            checker::judge(sent, &history::end_state(entries).cloned().unwrap_or_default())
+        });
+        let took_ms: u64 = histories().filter_map(|entries| entries.last().map(|entry| entry.at_ms)).sum();
         #[allow(clippy::cast_precision_loss, reason = "a time for reading")]
-        let took_s = entries.last().map_or(0.0, |entry| entry.at_ms as f64 / 1000.0);
+        let took_s = took_ms as f64 / 1000.0;
         Self {
             subject,
-            planned,
+            planned: histories().map(|entries| aimed(entries).0).sum(),
             dealt: struck.len(),
             positions: positions(&struck),
             exchange_bytes: (layout.exchange_up, layout.exchange_down),
@@ -119,8 +124,10 @@ impl CommitRow {
             not_committed: count(Came::NotCommitted),
             without_effect: count(Came::WithoutEffect),
             unexplained: count(Came::Unexplained),
-            through: record::passed(entries).0,
-            verdict: checker::judge(sent, &end),
+            through: histories()
+                .map(|entries| record::passed(entries).0)
+                .fold(Through::default(), Through::plus),
+            verdict: judged.fold(Verdict::default(), Verdict::and),
             took_s,
         }
     }
