@@ -12,9 +12,9 @@
 )]
 
 use handstamp_testkit::fakes::{
-    LogHarness, MemoryHarness, QueueHarness, SinkBreak, SinkInMemory, SourceBreak, StoreBreak,
+    LogHarness, MemoryHarness, ParkingBreak, QueueHarness, SinkBreak, SinkInMemory, SourceBreak, StoreBreak,
 };
-use handstamp_testkit::{CaseFailure, CaseResult, sink_suite, source_suite, store_suite};
+use handstamp_testkit::{CaseFailure, CaseResult, parking_suite, sink_suite, source_suite, store_suite};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -44,6 +44,10 @@ fn store_case(broken: Option<StoreBreak>, case: &str) -> CaseResult {
     run_paused(store_suite::run(case, &MemoryHarness::new(broken)))
 }
 
+fn parking_case(broken: Option<ParkingBreak>, case: &str) -> CaseResult {
+    run_paused(parking_suite::run(case, &MemoryHarness::new_parking(broken)))
+}
+
 fn sink_case(broken: Option<SinkBreak>, case: &str) -> CaseResult {
     run_paused(sink_suite::run(case, &SinkInMemory::new(broken)))
 }
@@ -66,6 +70,12 @@ fn seen() -> Matrix {
         let cases = failed(store_suite::CASES, |case| store_case(Some(broken), case));
         if !cases.is_empty() {
             seen.entry("store".into()).or_default().insert(format!("{broken:?}"), cases);
+        }
+    }
+    for broken in ParkingBreak::ALL {
+        let cases = failed(parking_suite::CASES, |case| parking_case(Some(broken), case));
+        if !cases.is_empty() {
+            seen.entry("parking".into()).or_default().insert(format!("{broken:?}"), cases);
         }
     }
     for broken in SinkBreak::ALL {
@@ -126,7 +136,9 @@ fn every_broken_fake_fails_its_own_case_and_few_others() {
 fn every_fault_and_every_case_is_in_the_matrix() {
     let (committed, _) = committed();
     // Kinds of one seam share its faults: each must be noticed by one kind at least.
-    let seam = |kind: &str| if matches!(kind, "store" | "sink") { kind.to_owned() } else { "source".into() };
+    let seam = |kind: &str| {
+        if matches!(kind, "store" | "parking" | "sink") { kind.to_owned() } else { "source".into() }
+    };
     let faults: BTreeSet<(String, String)> = committed
         .iter()
         .flat_map(|(kind, faults)| faults.keys().map(move |fault| (seam(kind), fault.clone())))
@@ -135,12 +147,14 @@ fn every_fault_and_every_case_is_in_the_matrix() {
         .iter()
         .map(|b| ("source".to_owned(), format!("{b:?}")))
         .chain(StoreBreak::ALL.iter().map(|b| ("store".to_owned(), format!("{b:?}"))))
+        .chain(ParkingBreak::ALL.iter().map(|b| ("parking".to_owned(), format!("{b:?}"))))
         .chain(SinkBreak::ALL.iter().map(|b| ("sink".to_owned(), format!("{b:?}"))));
     let missing: Vec<_> = all.filter(|fault| !faults.contains(fault)).collect();
     assert!(missing.is_empty(), "faults that no case notices: {missing:?}");
     let cases: BTreeSet<&str> =
         committed.values().flat_map(|faults| faults.values().flatten()).map(String::as_str).collect();
-    let all = source_suite::CASES.iter().chain(store_suite::CASES).chain(sink_suite::CASES);
+    let all = source_suite::CASES.iter().chain(store_suite::CASES).chain(parking_suite::CASES);
+    let all = all.chain(sink_suite::CASES);
     let idle: Vec<&&str> = all.filter(|case| !cases.contains(**case)).collect();
     assert!(idle.is_empty(), "cases that no broken fake fails: {idle:?}");
 }
@@ -155,5 +169,6 @@ fn whole_fakes_fail_nothing() {
         );
     }
     assert_eq!(failed(store_suite::CASES, |case| store_case(None, case)), BTreeSet::new());
+    assert_eq!(failed(parking_suite::CASES, |case| parking_case(None, case)), BTreeSet::new());
     assert_eq!(failed(sink_suite::CASES, |case| sink_case(None, case)), BTreeSet::new());
 }

@@ -242,6 +242,8 @@ pub enum ParkingBreak {
     ParkedKeysForgetOwn,
     /// Answers come in another order than the keys.
     ParkedKeysInReverse,
+    /// A key counts only while a message of it is parked that failed itself.
+    ParkedKeysForgetFollowers,
     /// Keys of another consumer count.
     ParkedKeysOfEverybody,
     /// Rows of another consumer are taken.
@@ -280,7 +282,7 @@ pub enum ParkingBreak {
     TakesAgainSorted,
     /// While a message is taken, its id can be claimed anew.
     TakeFreesTheClaim,
-    /// An applied message stays parked.
+    /// An applied message stays parked where effects were written.
     AppliedKeepsRow,
     /// The inbox row of a retried message never says applied.
     AppliedForgetsInbox,
@@ -298,6 +300,8 @@ pub enum ParkingBreak {
     AgainKeepsOldFailure,
     /// Failing again does not wait.
     AgainIsDueAtOnce,
+    /// Failing again loses the headers.
+    AgainDropsHeaders,
     /// Failing again makes the message young.
     AgainParksAnew,
     /// Failing again gives the first place of its order key away.
@@ -322,7 +326,7 @@ pub enum ParkingBreak {
 
 impl ParkingBreak {
     /// Every fault.
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 54] = [
         Self::ParkDropsHeaders,
         Self::ParkEmptiesNulls,
         Self::ParkCutsLarge,
@@ -337,6 +341,7 @@ impl ParkingBreak {
         Self::ParkedKeysOldSnapshot,
         Self::ParkedKeysForgetOwn,
         Self::ParkedKeysInReverse,
+        Self::ParkedKeysForgetFollowers,
         Self::ParkedKeysOfEverybody,
         Self::TakesForAllConsumers,
         Self::TakesNotDue,
@@ -365,6 +370,7 @@ impl ParkingBreak {
         Self::AgainForgetsHistory,
         Self::AgainKeepsOldFailure,
         Self::AgainIsDueAtOnce,
+        Self::AgainDropsHeaders,
         Self::AgainParksAnew,
         Self::AgainGoesToTheBack,
         Self::DeadLosesBytes,

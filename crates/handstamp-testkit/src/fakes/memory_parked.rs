@@ -15,11 +15,11 @@ use super::memory_store::{Disk, InboxId, LOCK_TIMEOUT, MemoryStore, State, Store
 use super::memory_tx::MemoryTx;
 use bytes::Bytes;
 use handstamp_core::parked::{
-    Dedup, FailedAttempt, OrderKey, Park, ParkedMessage, ParkedStatus, ParkingStore, Resumed,
+    Dedup, FailedAttempt, OrderKey, Park, ParkedMessage, ParkedStatus, ParkingStore, Resumed, Taken,
 };
 use handstamp_core::{
-    ConsumerKey, ConsumerName, DeadLetter, Header, Headers, InboxState, Recorded, StoreError, StoreErrorKind,
-    Timestamp, clock,
+    ConsumerKey, ConsumerName, DeadLetter, FailureClass, Header, Headers, InboxState, Recorded, StoreError,
+    StoreErrorKind, Timestamp, clock,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -84,8 +84,11 @@ impl Parking {
     }
 
     /// The order keys that have a parked message.
-    fn order_keys(&self) -> BTreeSet<(i16, OrderKey)> {
-        self.rows.iter().filter_map(|((consumer, _), row)| Some((*consumer, row.order_key?))).collect()
+    fn order_keys(&self, broken: Option<ParkingBreak>) -> BTreeSet<(i16, OrderKey)> {
+        let forgets = broken == Some(ParkingBreak::ParkedKeysForgetFollowers);
+        let counts = |row: &ParkedRow| !forgets || row.letter.class != FailureClass::Waiting;
+        let rows = self.rows.iter().filter(|(_, row)| counts(row));
+        rows.filter_map(|((consumer, _), row)| Some((*consumer, row.order_key?))).collect()
     }
 }
 
@@ -115,7 +118,7 @@ impl ParkingWork {
 
     /// Remembers what a broken store looks at later.
     pub(super) fn remember(&mut self, disk: &Disk) {
-        self.snapshot = Some(disk.parking.order_keys());
+        self.snapshot = Some(disk.parking.order_keys(None));
     }
 
     /// Makes everything durable; the locks stay.
@@ -267,9 +270,10 @@ impl MemoryStore {
         }
     }
 
-    /// Makes durable at once what a broken store does not keep for the commit.
-    fn autocommit(&self, tx: &mut MemoryTx, when: &[ParkingBreak]) {
-        if when.iter().any(|broken| self.parking_is(*broken)) {
+    /// Makes durable at once what a broken store does not keep for the commit, or writes behind the end.
+    fn autocommit(&self, tx: &mut MemoryTx, always: ParkingBreak, behind_the_end: ParkingBreak) {
+        let ended = tx.check_open().is_err();
+        if self.parking_is(always) || (ended && self.parking_is(behind_the_end)) {
             tx.parking.commit(&mut self.shared.lock().disk);
         }
     }
@@ -315,7 +319,10 @@ impl MemoryStore {
         let (state, keeps_row) = match outcome {
             Resumed::Applied => {
                 let forgets = is(ParkingBreak::AppliedForgetsInbox);
-                (Some(InboxState::Applied).filter(|_| !forgets), is(ParkingBreak::AppliedKeepsRow))
+                (
+                    Some(InboxState::Applied).filter(|_| !forgets),
+                    is(ParkingBreak::AppliedKeepsRow) && tx.has_effects(),
+                )
             }
             Resumed::Again { wait, failed } => {
                 self.fail_again(&mut row, *wait, failed);
@@ -359,6 +366,9 @@ impl MemoryStore {
         }
         row.due =
             if is(ParkingBreak::AgainIsDueAtOnce) { now } else { now.checked_add(wait).unwrap_or(now + FAR) };
+        if is(ParkingBreak::AgainDropsHeaders) {
+            row.letter.record.headers = Headers::default();
+        }
         if is(ParkingBreak::AgainParksAnew) {
             (row.parked_at, row.since) = (clock::now(), now);
         }
@@ -393,7 +403,7 @@ impl ParkingStore for MemoryStore {
         }
         let parked = rows.iter().zip(seqs);
         let answers = parked.map(|(row, seq)| self.park_one(tx, consumer.id, row, seq)).collect();
-        self.autocommit(tx, &[ParkingBreak::ParkAutocommits, ParkingBreak::ParksEnded]);
+        self.autocommit(tx, ParkingBreak::ParkAutocommits, ParkingBreak::ParksEnded);
         Ok(answers)
     }
 
@@ -412,7 +422,7 @@ impl ParkingStore for MemoryStore {
             }
             tx.parking.note((consumer.id, *dedup), attempt);
         }
-        self.autocommit(tx, &[ParkingBreak::NoteAutocommits]);
+        self.autocommit(tx, ParkingBreak::NoteAutocommits, ParkingBreak::ParksEnded);
         Ok(())
     }
 
@@ -425,7 +435,11 @@ impl ParkingStore for MemoryStore {
         self.reach(StorePoint::ParkedKeys).await?;
         tx.check_statement()?;
         let state = self.shared.lock();
-        let mut parked = tx.parking.snapshot.clone().unwrap_or_else(|| state.disk.parking.order_keys());
+        let mut parked = tx
+            .parking
+            .snapshot
+            .clone()
+            .unwrap_or_else(|| state.disk.parking.order_keys(self.shared.parking_broken));
         let forgets_own = self.parking_is(ParkingBreak::ParkedKeysForgetOwn);
         for (key, change) in &tx.parking.rows {
             match change {
@@ -464,7 +478,7 @@ impl ParkingStore for MemoryStore {
         &self,
         consumer: &ConsumerKey,
         max: usize,
-    ) -> Result<Option<(MemoryTx, Vec<ParkedMessage>)>, StoreError> {
+    ) -> Result<Option<Taken<MemoryTx>>, StoreError> {
         self.reach(StorePoint::TakeDue).await?;
         let until = Instant::now() + LOCK_TIMEOUT;
         loop {
@@ -492,7 +506,7 @@ impl ParkingStore for MemoryStore {
         &self,
         consumer: &ConsumerKey,
         keys: &[Dedup],
-    ) -> Result<(MemoryTx, Vec<ParkedMessage>), StoreError> {
+    ) -> Result<Taken<MemoryTx>, StoreError> {
         self.reach(StorePoint::TakeAgain).await?;
         let is = |broken| self.parking_is(broken);
         let mut state = self.shared.lock();
@@ -525,7 +539,7 @@ impl ParkingStore for MemoryStore {
         for (dedup, (_, outcome)) in keys.into_iter().zip(outcomes) {
             self.resume_one(tx, (consumer.id, dedup), outcome)?;
         }
-        self.autocommit(tx, &[ParkingBreak::ResumeAutocommits, ParkingBreak::ResumesEnded]);
+        self.autocommit(tx, ParkingBreak::ResumeAutocommits, ParkingBreak::ResumesEnded);
         Ok(())
     }
 

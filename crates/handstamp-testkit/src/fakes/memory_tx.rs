@@ -167,6 +167,10 @@ impl MemoryTx {
         self.statement().map_err(|error| StoreError::new(error.kind, error.to_string()).with_source(error))
     }
 
+    pub(super) fn has_effects(&self) -> bool {
+        !self.added.is_empty()
+    }
+
     pub(super) fn claimed(&self, id: &InboxId) -> Option<InboxRow> {
         self.claims.get(id).copied()
     }

@@ -1,8 +1,8 @@
 //! What the cases park.
 
 use super::ParkingHarness;
-use crate::CaseFailure;
 use crate::store_suite::{begin, claims_are, id, register};
+use crate::{CaseFailure, CaseResult};
 use bytes::Bytes;
 use handstamp_core::parked::{Dedup, FailedAttempt, OrderKey, Park, ParkingStore, Resumed};
 use handstamp_core::{
@@ -38,6 +38,19 @@ impl<S: ParkingStore> Given<S> {
         crate::check::same("parked", &answers, &vec![Recorded::New; rows.len()])?;
         Ok(rows.iter().map(|row| row.letter.dedup()).collect())
     }
+
+    /// The same in a transaction of its own for each, so that their order is beyond doubt.
+    pub(super) async fn parked_each(&self, rows: &[Park]) -> CaseResult {
+        for row in rows {
+            self.parked(std::slice::from_ref(row)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Why and how often a message failed.
+pub(super) fn failure_of(letter: &DeadLetter) -> (FailureClass, Option<String>, Reason, Timestamp, u32) {
+    (letter.class, letter.code.clone(), letter.reason.clone(), letter.failed_at, letter.attempts)
 }
 
 pub(super) fn claims_of(rows: &[Park]) -> Vec<ClaimRequest> {

@@ -1,6 +1,8 @@
 //! Parking: whole, once, and only with its transaction.
 
-use super::given::{Given, bare_letter, claims_of, due, due_in, empty_letter, failed, letter, of_key};
+use super::given::{
+    Given, bare_letter, claims_of, due, due_in, empty_letter, failed, failure_of, letter, of_key,
+};
 use super::{HOUR, ParkingHarness, history_is, look, nothing_is_due, parked_count, patient, take};
 use crate::check::{ensure, same};
 use crate::store_suite::{begin, claim, claims_are, id, name, register, request};
@@ -98,12 +100,12 @@ pub(crate) async fn parking_is_rolled_back_too<H: ParkingHarness>(harness: &H) -
 
 pub(crate) async fn parking_twice_is_known<H: ParkingHarness>(harness: &H) -> CaseResult {
     let given = Given::new(harness).await?;
-    let first = due_in("a", HOUR)?;
+    let first = due("a")?;
     let keys = given.parked(std::slice::from_ref(&first)).await?;
     let mut twin = of_key("a", 1)?;
     twin.letter.attempts = 9;
     twin.letter.class = FailureClass::Panicked;
-    let other = due_in("b", HOUR)?;
+    let other = due("b")?;
     let (mut tx, _) = begin(&given.store, &given.consumer, &claims_of(std::slice::from_ref(&other))).await?;
     let rows = [twin, other.clone(), other];
     let answers = given.store.park(&mut tx, &given.consumer, &rows).await?;
@@ -111,7 +113,8 @@ pub(crate) async fn parking_twice_is_known<H: ParkingHarness>(harness: &H) -> Ca
     same("parked", &answers, &vec![Recorded::Known, Recorded::New, Recorded::Known])?;
     same("rows", &parked_count(&given.store, &given.consumer).await?, &2)?;
     let seen = look(&given.store, &given.consumer, &keys).await?;
-    same("the first", &seen.first().map(|row| &row.letter), &Some(&first.letter))?;
+    let seen_failure = seen.first().map(|row| failure_of(&row.letter));
+    same("the first", &seen_failure, &Some(failure_of(&first.letter)))?;
     same("its order key", &seen.first().and_then(|row| row.order_key), &None)
 }
 
@@ -143,7 +146,7 @@ pub(crate) async fn attempts_are_rolled_back_too<H: ParkingHarness>(harness: &H)
 
 pub(crate) async fn what_is_parked_survives_a_restart<H: ParkingHarness>(harness: &H) -> CaseResult {
     let given = Given::new(harness).await?;
-    let keys = given.parked(&[due("a")?, due_in("b", HOUR)?]).await?;
+    let keys = given.parked(&[due("a")?, due("b")?]).await?;
     harness.restart().await;
     drop(given);
     let store = harness.open().await;

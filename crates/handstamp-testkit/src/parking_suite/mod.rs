@@ -17,9 +17,9 @@ mod reviewing;
 mod taking;
 
 use crate::check::{ensure, same};
-use crate::store_suite::{StoreHarness, name};
+use crate::store_suite::{StoreHarness, Tx, name};
 use crate::{CaseFailure, CaseResult};
-use handstamp_core::parked::{Dedup, FailedAttempt, ParkedMessage, ParkingStore, Resumed};
+use handstamp_core::parked::{Dedup, FailedAttempt, ParkedMessage, ParkingStore, Resumed, Taken};
 use handstamp_core::{ConsumerKey, ConsumerName, Store, StoreError, StoreErrorKind};
 use std::time::Duration;
 
@@ -117,9 +117,6 @@ pub async fn run<H: ParkingHarness>(case: &str, harness: &H) -> CaseResult {
 /// A wait that no case lives to see.
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A transaction and the rows it has locked.
-type Taken<S> = (<S as Store>::Tx, Vec<ParkedMessage>);
-
 /// Asks again where the store asks for that, as the engine does.
 async fn patient<T>(
     what: &str,
@@ -140,7 +137,7 @@ async fn take_due<S: ParkingStore>(
     store: &S,
     consumer: &ConsumerKey,
     max: usize,
-) -> Result<Option<Taken<S>>, CaseFailure> {
+) -> Result<Option<Taken<S::Tx>>, CaseFailure> {
     patient("take_due", async || store.take_due(consumer, max).await).await
 }
 
@@ -149,7 +146,7 @@ async fn take<S: ParkingStore>(
     store: &S,
     consumer: &ConsumerKey,
     max: usize,
-) -> Result<Taken<S>, CaseFailure> {
+) -> Result<Taken<S::Tx>, CaseFailure> {
     let taken = take_due(store, consumer, max).await?;
     taken.ok_or_else(|| CaseFailure("nothing is due, though something must be".into()))
 }
@@ -160,7 +157,7 @@ async fn take_when_due<H: ParkingHarness>(
     store: &H::Store,
     consumer: &ConsumerKey,
     count: usize,
-) -> Result<Taken<H::Store>, CaseFailure> {
+) -> Result<Taken<Tx<H>>, CaseFailure> {
     let due = async {
         loop {
             if let Some((tx, rows)) = take_due(store, consumer, count).await? {
@@ -209,9 +206,9 @@ async fn resume<S: ParkingStore>(
     Ok(store.commit(tx).await?)
 }
 
-/// Takes what is due, which must be this one row, says what became of it, and commits.
+/// Takes one row, which must be this one, says what became of it, and commits.
 async fn retry<S: ParkingStore>(store: &S, consumer: &ConsumerKey, id: &str, outcome: Resumed) -> CaseResult {
-    let (tx, rows) = take(store, consumer, 100).await?;
+    let (tx, rows) = take(store, consumer, 1).await?;
     same("taken", &ids_of(&rows), &vec![id.to_owned()])?;
     resume(store, tx, consumer, &[(rows[0].dedup, outcome)]).await
 }

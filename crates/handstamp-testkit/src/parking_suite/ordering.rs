@@ -1,7 +1,9 @@
 //! Order of a key: one after the other, in the order of parking, and only they.
 
 use super::given::{Given, again, behind, claims_of, dead, due, of_key};
-use super::{HOUR, ParkingHarness, nothing_is_due, parked_count, retry, sorted_ids_of, strings, take};
+use super::{
+    HOUR, ParkingHarness, nothing_is_due, parked_count, resume, retry, sorted_ids_of, strings, take,
+};
 use crate::check::{ensure, same};
 use crate::store_suite::{begin, claims_are, request};
 use crate::{CaseFailure, CaseResult};
@@ -12,8 +14,8 @@ use std::time::Duration;
 pub(crate) async fn only_the_first_of_a_key_is_due<H: ParkingHarness>(harness: &H) -> CaseResult {
     let given = Given::new(harness).await?;
     let rows = [of_key("a1", 1)?, behind("a2", 1)?, of_key("b1", 2)?, due("n")?, of_key("a3", 1)?];
-    given.parked(&rows).await?;
-    given.parked(&[behind("b2", 2)?]).await?;
+    given.parked_each(&rows).await?;
+    given.parked_each(&[behind("b2", 2)?]).await?;
     let (tx, taken) = take(&given.store, &given.consumer, 10).await?;
     same("taken", &sorted_ids_of(&taken), &strings(&["a1", "b1", "n"]))?;
     if harness.features().concurrent {
@@ -27,14 +29,14 @@ pub(crate) async fn a_key_waits_for_its_first<H: ParkingHarness>(harness: &H) ->
     let given = Given::new(harness).await?;
     let mut first = of_key("a", 1)?;
     first.wait = HOUR;
-    given.parked(&[first, behind("b", 1)?]).await?;
+    given.parked_each(&[first, behind("b", 1)?]).await?;
     nothing_is_due(&given.store, &given.consumer, "though the first of its key waits").await?;
     same("rows", &parked_count(&given.store, &given.consumer).await?, &2)
 }
 
 pub(crate) async fn the_next_of_a_key_follows_the_first<H: ParkingHarness>(harness: &H) -> CaseResult {
     let given = Given::new(harness).await?;
-    given.parked(&[of_key("a", 1)?, behind("b", 1)?, behind("c", 1)?, behind("d", 1)?]).await?;
+    given.parked_each(&[of_key("a", 1)?, behind("b", 1)?, behind("c", 1)?, behind("d", 1)?]).await?;
     let outcomes =
         [("a", Resumed::Applied), ("b", dead(1, true)), ("c", dead(2, false)), ("d", Resumed::Applied)];
     for (of, outcome) in outcomes {
@@ -45,7 +47,7 @@ pub(crate) async fn the_next_of_a_key_follows_the_first<H: ParkingHarness>(harne
 
 pub(crate) async fn a_first_that_fails_again_stays_first<H: ParkingHarness>(harness: &H) -> CaseResult {
     let given = Given::new(harness).await?;
-    given.parked(&[of_key("a", 1)?, behind("b", 1)?]).await?;
+    given.parked_each(&[of_key("a", 1)?, behind("b", 1)?]).await?;
     retry(&given.store, &given.consumer, "a", again(Duration::ZERO, 1)).await?;
     retry(&given.store, &given.consumer, "a", again(HOUR, 2)).await?;
     nothing_is_due(&given.store, &given.consumer, "though the first of its key waits").await
@@ -107,11 +109,13 @@ pub(crate) async fn parked_keys_see_what_a_waiting_claim_let_pass<H: ParkingHarn
 
 pub(crate) async fn parked_keys_end_with_their_messages<H: ParkingHarness>(harness: &H) -> CaseResult {
     let given = Given::new(harness).await?;
-    given.parked(&[of_key("a", 1)?, behind("b", 1)?]).await?;
-    let outcomes = [("a", again(Duration::ZERO, 1)), ("a", dead(2, true)), ("b", Resumed::Applied)];
+    given.parked_each(&[of_key("a", 1)?, behind("b", 1)?]).await?;
+    let (a, b) = (of_key("a", 1)?.letter.dedup(), behind("b", 1)?.letter.dedup());
+    let outcomes = [(a, again(Duration::ZERO, 1)), (a, dead(2, true)), (b, Resumed::Applied)];
     let mut seen = vec![];
-    for (of, outcome) in outcomes {
-        retry(&given.store, &given.consumer, of, outcome).await?;
+    for outcome in outcomes {
+        let (tx, _) = given.store.take_again(&given.consumer, &[outcome.0]).await?;
+        resume(&given.store, tx, &given.consumer, &[outcome]).await?;
         let (mut tx, _) = begin(&given.store, &given.consumer, &[]).await?;
         seen.extend(given.store.parked_keys(&mut tx, &given.consumer, &[OrderKey([1; 16])]).await?);
         given.store.rollback(tx).await?;

@@ -2,14 +2,14 @@
 
 use super::given::{Given, claims_of, due, due_in};
 use super::{
-    HOUR, ParkingHarness, Taken, ids_of, look, nothing_is_due, patient, resume, sorted_ids_of, strings, take,
+    HOUR, ParkingHarness, ids_of, look, nothing_is_due, patient, resume, sorted_ids_of, strings, take,
     take_when_due,
 };
 use crate::check::{ensure, same};
-use crate::store_suite::{claim, claims_are, register};
+use crate::store_suite::{Tx, claim, claims_are, register};
 use crate::{CaseFailure, CaseResult};
 use handstamp_core::Store;
-use handstamp_core::parked::{Park, ParkingStore, Resumed};
+use handstamp_core::parked::{Park, ParkingStore, Resumed, Taken};
 use std::time::Duration;
 
 pub(crate) async fn nothing_is_taken_before_its_wait<H: ParkingHarness>(harness: &H) -> CaseResult {
@@ -48,6 +48,7 @@ pub(crate) async fn no_more_is_taken_than_asked<H: ParkingHarness>(harness: &H) 
         resume(&given.store, tx, &given.consumer, &outcomes).await?;
         all.extend(ids_of(&rows));
     }
+    all.sort();
     same("all that was taken", &all, &strings(&ids))
 }
 
@@ -56,7 +57,7 @@ async fn take_beside<H: ParkingHarness>(
     harness: &H,
     given: &Given<H::Store>,
     max: usize,
-) -> Result<Option<Taken<H::Store>>, CaseFailure> {
+) -> Result<Option<Taken<Tx<H>>>, CaseFailure> {
     let patience = harness.features().patience;
     let taken = tokio::time::timeout(patience, given.store.take_due(&given.consumer, max)).await;
     Ok(taken.map_err(|_| CaseFailure("a taker waits for another one's rows".into()))??)
@@ -92,19 +93,19 @@ pub(crate) async fn two_takers_never_share_a_row<H: ParkingHarness>(harness: &H)
 async fn ended<H: ParkingHarness>(
     harness: &H,
     within: Duration,
-    end: impl AsyncFnOnce(&H::Store, <H::Store as Store>::Tx) -> CaseResult,
+    end: impl AsyncFnOnce(&H::Store, Tx<H>) -> CaseResult,
 ) -> CaseResult {
     let given = Given::new(harness).await?;
     let other = given.beside(harness).await;
     given.parked(&[due("a")?, due("b")?]).await?;
     let (mut tx, rows) = take(&given.store, &given.consumer, 10).await?;
-    same("taken", &ids_of(&rows), &strings(&["a", "b"]))?;
+    same("taken", &sorted_ids_of(&rows), &strings(&["a", "b"]))?;
     harness.add(&mut tx, "account", 5).await.map_err(|error| CaseFailure(error.to_string()))?;
     end(&given.store, tx).await?;
     let due = tokio::time::timeout(within, take_when_due(harness, &other.store, &other.consumer, 2)).await;
     let (tx, rows) = due.map_err(|_| CaseFailure("the ended taker still holds its rows".into()))??;
     other.store.commit(tx).await?;
-    same("taken", &ids_of(&rows), &strings(&["a", "b"]))?;
+    same("taken", &sorted_ids_of(&rows), &strings(&["a", "b"]))?;
     same("the counter", &harness.counter("account").await, &0)
 }
 
@@ -141,7 +142,7 @@ pub(crate) async fn a_lost_taker_frees_its_rows<H: ParkingHarness>(harness: &H) 
     let consumer = register(&store, "wallet").await?;
     let (tx, rows) = take_when_due(harness, &store, &consumer, 2).await?;
     store.commit(tx).await?;
-    same("taken", &ids_of(&rows), &strings(&["a", "b"]))
+    same("taken", &sorted_ids_of(&rows), &strings(&["a", "b"]))
 }
 
 pub(crate) async fn what_is_taken_again_comes_in_the_order_asked<H: ParkingHarness>(

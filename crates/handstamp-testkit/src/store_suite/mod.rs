@@ -182,7 +182,7 @@ pub async fn run<H: StoreHarness>(case: &str, harness: &H) -> CaseResult {
     crate::__store_cases!(__suite_dispatch [case, harness])
 }
 
-type Tx<H> = <<H as StoreHarness>::Store as Store>::Tx;
+pub(crate) type Tx<H> = <<H as StoreHarness>::Store as Store>::Tx;
 
 pub(crate) fn name(name: &str) -> Result<ConsumerName, CaseFailure> {
     Ok(ConsumerName::new(name)?)
