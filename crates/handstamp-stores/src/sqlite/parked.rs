@@ -41,8 +41,6 @@ const AGAIN: &str = include_str!("sql/resume_again.sql");
 const DEAD: &str = include_str!("sql/resume_dead.sql");
 const STATUS: &str = include_str!("sql/parked_status.sql");
 
-/// Rows that `parked_status` counts at most: an index read of some 20 milliseconds.
-const COUNT_MAX: i64 = 1_000_000;
 /// A hundred years; no wait is longer.
 const WAIT_MAX_MS: i64 = 3_155_760_000_000;
 
@@ -121,7 +119,6 @@ impl ParkingStore for SqliteStore {
         tx.own(|| (), |connection, _| resume(connection))
     }
 
-    /// At most 1,000,000 rows are counted.
     async fn parked_status(&self, consumer: &ConsumerKey) -> Result<ParkedStatus, StoreError> {
         self.read(|connection| status(connection, consumer))
     }
@@ -367,7 +364,7 @@ fn status(connection: &Connection, consumer: &ConsumerKey) -> Result<ParkedStatu
             oldest: oldest.map(duration),
         })
     };
-    status.query_row((consumer.id, COUNT_MAX), read).map_err(failed)
+    status.query_row([consumer.id], read).map_err(failed)
 }
 
 /// A wait as the row keeps it: never shorter than asked.

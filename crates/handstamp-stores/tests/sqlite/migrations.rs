@@ -1,9 +1,12 @@
 //! Migration on SQLite: once, by checksum, from many processes, and never over what does not fit.
 
-use crate::support::{beside, number, options};
-use handstamp_core::StoreErrorKind;
+use crate::support::{beside, letter, number, open, options, registered, requests};
+use handstamp_core::parked::ParkingStore;
+use handstamp_core::{Claim, ConsumerName, FailureClass, Fingerprint, InboxState, Store, StoreErrorKind};
+use handstamp_stores::redrive::{Operation, Redrive, Redriven};
+use handstamp_stores::rows::DeadLetterKey;
 use handstamp_stores::sqlite::{self, Setup, SqliteOptions, SqliteStore};
-use rusqlite::Connection;
+use rusqlite::{Connection, TransactionBehavior};
 use tempfile::TempDir;
 
 const TABLES: &str = "SELECT count(*) FROM sqlite_schema WHERE type = 'table'";
@@ -90,6 +93,7 @@ async fn a_setup_file_that_fails_leaves_nothing_behind() {
         ("CREATE TABLE a (b); ROLLBACK", "ROLLBACK"),
         ("CREATE TABLE a (b); INSERT INTO nope VALUES (1)", "nothing of it was kept"),
         ("CREATE TABLE a (b); DROP TABLE handstamp_inbox", "nothing of it was kept"),
+        ("CREATE TABLE a (b); DELETE FROM handstamp_audit", "nothing of it was kept"),
         ("CREATE TABLE handstamp_mine (b)", "nothing of it was kept"),
         ("CREATE TABLE a (b); INSERT INTO handstamp_consumers (name) VALUES ('x')", "nothing of it was kept"),
         ("ATTACH ':memory:' AS other", "nothing of it was kept"),
@@ -121,6 +125,120 @@ async fn tables_of_another_program_are_refused() {
     )
     .unwrap();
     refused(options(&folder), StoreErrorKind::NotMigrated, "another content").await;
+}
+
+/// A file that a program of the first version made, with an applied message and a dead letter.
+fn first_version(folder: &TempDir) {
+    let mut file = beside(folder);
+    let sql = sqlite::show_sql();
+    let first = sql.split("-- Messages that wait for a retry").next().unwrap();
+    file.execute_batch(&format!("{first}COMMIT;")).unwrap();
+    let wallet = sqlite::ConsumerName::register(&file, "wallet").unwrap();
+    let mut tx = file.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    let claims = sqlite::claim_many(&mut tx, &wallet, &requests(["applied", "dead"])).unwrap();
+    assert_eq!(claims, [Claim::First; 2]);
+    tx.execute("UPDATE handstamp_inbox SET state = 'd' WHERE id = CAST('dead' AS BLOB)", []).unwrap();
+    let letter = letter(Some(b"dead"), FailureClass::Sql);
+    tx.execute(
+        "INSERT INTO handstamp_dead_letters (consumer, dedup, failed_at_ms, received_at_ms, attempts, class, reason,
+             id, digest, topic, partition, position, headers, value)
+         VALUES (1, ?1, 2, 1, 3, 'sql', 'why', CAST('dead' AS BLOB), ?2, 'credits', 0, 5, x'', CAST('body' AS BLOB))",
+        (letter.dedup(), letter.digest),
+    )
+    .unwrap();
+    tx.commit().unwrap();
+}
+
+fn unset(folder: &TempDir) -> SqliteOptions {
+    SqliteOptions { setup: None, ..options(folder) }
+}
+
+#[tokio::test]
+async fn a_file_of_the_first_version_is_brought_up_when_asked_and_keeps_its_data() {
+    let folder = TempDir::new().unwrap();
+    first_version(&folder);
+    let name = ConsumerName::new("wallet").unwrap();
+    let effects = sqlite::SqlEffects::new(Vec::new());
+    let fingerprint = Fingerprint("test".into());
+    for refused in [
+        SqliteStore::open(unset(&folder)).await.map(drop),
+        SqliteStore::rehearse(&unset(&folder), &effects, &name, &fingerprint).await.map(drop),
+    ] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind, StoreErrorKind::NotMigrated, "{error}");
+        assert!(error.message.contains("0002_parked.sql has not run"), "{error}");
+        assert!(error.message.contains("handstamp migrate"), "{error}");
+    }
+    assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_migrations"), 1);
+    assert_eq!(SqliteStore::migrate(unset(&folder)).await.unwrap().ran, ["0002_parked.sql"]);
+    let store = SqliteStore::open(unset(&folder)).await.unwrap();
+    let consumer = registered(&store, "wallet").await;
+    let (tx, claims) = store.begin(&consumer, &requests(["applied", "dead"])).await.unwrap();
+    store.rollback(tx).await.unwrap();
+    assert_eq!(states_of(claims), [InboxState::Applied, InboxState::Dead]);
+    let letter = letter(Some(b"dead"), FailureClass::Sql);
+    let key = DeadLetterKey(letter.dedup());
+    assert_eq!(store.dead_letter(&name, &key).await.unwrap().unwrap().letter, letter);
+    let redrive = Redrive { dead_letter: key, new_id: None, order_key: None };
+    let operation = Operation { number: [1; 16], done_by: "me".into(), why: "fixed".into() };
+    assert_eq!(store.redrive(&name, &[redrive], &operation).await.unwrap(), [Redriven::Parked]);
+    SqliteStore::rehearse(&unset(&folder), &effects, &name, &fingerprint).await.unwrap();
+    let (tx, rows) = store.take_due(&consumer, 10).await.unwrap().expect("it is due");
+    store.rollback(tx).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row.dedup).collect::<Vec<_>>(), [letter.dedup()]);
+}
+
+fn states_of(claims: Vec<Claim>) -> Vec<InboxState> {
+    let state = |claim| match claim {
+        Claim::Duplicate { state, .. } => state,
+        other => panic!("{other:?}"),
+    };
+    claims.into_iter().map(state).collect()
+}
+
+/// Whoever reads a file of the first version is told what is missing, not that something is broken.
+#[tokio::test]
+async fn what_needs_the_second_version_says_so() {
+    let folder = TempDir::new().unwrap();
+    let store = open(&folder).await;
+    let eyes = beside(&folder);
+    let name = ConsumerName::new("wallet").unwrap();
+    for table in ["handstamp_parked", "handstamp_attempts", "handstamp_audit"] {
+        eyes.execute_batch(&format!("DROP TABLE {table}")).unwrap();
+    }
+    let broken = store.parked(&name, None, 10).await.unwrap_err();
+    assert_eq!(broken.kind, StoreErrorKind::NotMigrated);
+    assert!(broken.message.contains("handstamp_parked is missing"), "{broken}");
+    eyes.execute_batch("DELETE FROM handstamp_migrations WHERE number = 2").unwrap();
+    let operation = Operation { number: [1; 16], done_by: "me".into(), why: "fixed".into() };
+    registered(&store, "wallet").await;
+    for error in [
+        store.parked(&name, None, 10).await.map(drop).unwrap_err(),
+        store.audit(&name, None, 10).await.map(drop).unwrap_err(),
+        store.attempts(&name, DeadLetterKey([0; 16])).await.map(drop).unwrap_err(),
+        store.discard(&name, &[DeadLetterKey([0; 16])], &operation).await.map(drop).unwrap_err(),
+    ] {
+        assert_eq!(error.kind, StoreErrorKind::NotMigrated, "{error}");
+        assert!(error.message.contains("0002_parked.sql has not run"), "{error}");
+    }
+}
+
+#[test]
+fn many_processes_may_bring_a_file_up_at_once() {
+    let folder = TempDir::new().unwrap();
+    first_version(&folder);
+    let starts: Vec<_> = (0..6)
+        .map(|_| {
+            let options = unset(&folder);
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(SqliteStore::migrate(options)).map(|migrated| migrated.ran.len())
+            })
+        })
+        .collect();
+    let ran: usize = starts.into_iter().map(|start| start.join().unwrap().unwrap()).sum();
+    assert_eq!(ran, 1);
+    assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_inbox"), 2);
 }
 
 #[test]

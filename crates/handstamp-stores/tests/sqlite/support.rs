@@ -1,6 +1,7 @@
 //! What the SQLite tests share: a store in a temporary folder, messages, and a second pair of eyes.
 
 use bytes::Bytes;
+use handstamp_core::parked::{FailedAttempt, OrderKey, Park, ParkingStore};
 use handstamp_core::{
     ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, FailureClass, Fingerprint, Headers, Message,
     MessageId, Origin, Reason, Record, Store, Timestamp,
@@ -68,6 +69,35 @@ pub(crate) fn letter(id_bytes: Option<&[u8]>, class: FailureClass) -> DeadLetter
         attempts: 3,
         received_at: Timestamp(1),
         failed_at: Timestamp(2),
+    }
+}
+
+/// A message to park, due at once.
+pub(crate) fn row(id_text: &str, order_key: Option<u8>) -> Park {
+    let mut letter = letter(Some(id_text.as_bytes()), FailureClass::Sql);
+    letter.attempts = 0;
+    let order_key = order_key.map(|key| OrderKey([key; 16]));
+    Park { letter, wait: std::time::Duration::ZERO, order_key }
+}
+
+/// Claims the ids of messages and parks them, in one transaction.
+pub(crate) async fn park(store: &SqliteStore, consumer: &ConsumerKey, rows: &[Park]) {
+    let ids: Vec<ClaimRequest> = rows
+        .iter()
+        .filter_map(|row| Some(ClaimRequest { id: row.letter.id.clone()?, digest: Some(row.letter.digest) }))
+        .collect();
+    let (mut tx, _) = store.begin(consumer, &ids).await.unwrap();
+    store.park(&mut tx, consumer, rows).await.unwrap();
+    store.commit(tx).await.unwrap();
+}
+
+pub(crate) fn attempt(number: i64) -> FailedAttempt {
+    FailedAttempt {
+        at: Timestamp(number),
+        node: "node/1".into(),
+        class: FailureClass::Failed,
+        code: None,
+        reason: Reason::new(&format!("attempt {number}")),
     }
 }
 

@@ -82,3 +82,5 @@ CREATE TABLE handstamp_audit (
 ) STRICT;
 
 CREATE INDEX handstamp_audit_by_message ON handstamp_audit (consumer, dedup, number);
+-- In the order of the lines within each consumer, as with handstamp_parked_by_seq.
+CREATE INDEX handstamp_audit_by_number ON handstamp_audit (consumer);

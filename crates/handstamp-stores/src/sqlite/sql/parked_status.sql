@@ -1,9 +1,9 @@
--- How many messages are parked (counted up to ?2), in how many milliseconds the first is due, and for how many
+-- How many messages are parked, in how many milliseconds the first is due, and for how many
 -- the first that was parked has been. Rows behind others of their order key are not due.
 -- Lock: none (a snapshot).
 -- Index: handstamp_parked_by_seq for the count (index only) and the oldest; handstamp_parked_by_due, its first
 -- entry.
-SELECT (SELECT count(*) FROM (SELECT 1 FROM handstamp_parked AS p WHERE p.consumer = ?1 LIMIT ?2)),
+SELECT (SELECT count(*) FROM handstamp_parked AS p WHERE p.consumer = ?1),
        (SELECT p.due_at_ms FROM handstamp_parked AS p
         WHERE p.consumer = ?1 AND NOT p.behind ORDER BY p.due_at_ms LIMIT 1)
            - CAST(round(unixepoch('now', 'subsec') * 1000) AS INTEGER),
