@@ -16,7 +16,8 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Decision {
-    /// Try again, not before `after`. Waits of more than one second are cut to one.
+    /// Try again, not before `after`. With a wait of more than one second the message is parked, so that
+    /// those behind it go on.
     Retry {
         /// Shortest wait; `None` lets the policy choose.
         after: Option<Duration>,
@@ -43,7 +44,7 @@ impl HandlerError {
         Self { decision: Decision::Reject, class: None, source: error.into() }
     }
 
-    /// Try again after a wait of at most one second.
+    /// Try again, not before the wait.
     pub fn retry_after(after: Duration, error: impl Into<BoxError>) -> Self {
         Self { decision: Decision::Retry { after: Some(after) }, class: None, source: error.into() }
     }

@@ -34,7 +34,9 @@ pub mod source;
 pub mod store;
 pub mod telemetry;
 
-pub use consumer::{Consumer, ConsumerOptions, OnIdReuse, Order, RunError, RunErrorKind, StopReason};
+pub use consumer::{
+    Consumer, ConsumerOptions, OnFailure, OnIdReuse, Order, RunError, RunErrorKind, StopReason,
+};
 pub use crash_point::CrashPoint;
 pub use delivery::{Delivery, DeliveryTag, Disposition, Lane, ReadAhead, RecordFault, Settled};
 pub use handler::{BatchError, BatchHandler, BoxError, Decision, Handler, HandlerError};

@@ -1,7 +1,9 @@
 //! Every count, report and rate-limited log line of the engine, defined in one place.
 //!
 //! Per process: `received = applied + duplicate + id_reused + stale + unmatched + dead_lettered +
-//! parked + released + pending`, and `pending` is 0 at every exit. Reruns count once.
+//! parked + released + pending`, and `pending` is 0 at every exit. Reruns count once. What is taken up again
+//! after it was parked, whichever process parked it, is counted apart: `resumed = resumed_applied +
+//! resumed_parked_again + resumed_dead + resumed_released`.
 
 use crate::source::Notice;
 use std::collections::BTreeMap;
@@ -41,6 +43,16 @@ pub struct Counts {
     pub reruns: u64,
     /// Dead-letter rows written new by this process.
     pub dead_letter_rows: u64,
+    /// Parked messages taken up again.
+    pub resumed: u64,
+    /// Of them, effects committed.
+    pub resumed_applied: u64,
+    /// Of them, failed and parked again.
+    pub resumed_parked_again: u64,
+    /// Of them, given up.
+    pub resumed_dead: u64,
+    /// Of them, left as they were: not begun before a stop, or taken by another process.
+    pub resumed_released: u64,
 }
 
 impl Counts {
@@ -54,6 +66,12 @@ impl Counts {
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.settled() + self.released
+    }
+
+    /// Parked messages taken up again that ended under some count.
+    #[must_use]
+    pub fn resumed_ended(&self) -> u64 {
+        self.resumed_applied + self.resumed_parked_again + self.resumed_dead + self.resumed_released
     }
 
     /// Deliveries that ended for good: all that ended but those given back.
@@ -107,6 +125,11 @@ live_counts!(
     commits,
     reruns,
     dead_letter_rows,
+    resumed,
+    resumed_applied,
+    resumed_parked_again,
+    resumed_dead,
+    resumed_released,
 );
 
 impl LiveCounts {

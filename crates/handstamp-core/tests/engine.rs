@@ -25,8 +25,9 @@ fn options() -> ConsumerOptions {
     ConsumerOptions { batch_max: 100, ..ConsumerOptions::default() }
 }
 
+/// All attempts in place.
 fn attempts(max_attempts: u32) -> ConsumerOptions {
-    let retry = RetryPolicy { max_attempts, ..RetryPolicy::default() };
+    let retry = RetryPolicy { max_attempts, immediate: max_attempts, ..RetryPolicy::default() };
     ConsumerOptions { policy: Policy { retry, ..Policy::default() }, ..options() }
 }
 

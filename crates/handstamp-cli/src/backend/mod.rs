@@ -22,7 +22,9 @@ pub(crate) mod sqlite;
 use crate::config::{Config, StoreSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
-use handstamp_core::{BatchHandler, FailureClass, Fingerprint, MessageId, Store, StoreError, StoreErrorKind};
+use handstamp_core::{
+    BatchHandler, FailureClass, Fingerprint, MessageId, ParkingStore, Store, StoreError, StoreErrorKind,
+};
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use std::sync::Arc;
 
@@ -74,7 +76,7 @@ impl NameInStore {
 /// Making one does not connect; each method says what it needs.
 pub(crate) trait Backend: Sized {
     /// The store.
-    type Store: Store;
+    type Store: ParkingStore;
     /// The declared effects.
     type Effects: BatchHandler<<Self::Store as Store>::Tx>;
 

@@ -42,6 +42,7 @@ fn consumer(config: &Config) -> Table {
     table["shutdown_timeout"] = time(options.shutdown_timeout);
     table["order"] = value(match options.order {
         Order::Partition => "partition",
+        Order::Key => "key",
         Order::None => "none",
     });
     table["on_id_reuse"] = value(match options.policy.on_id_reuse {

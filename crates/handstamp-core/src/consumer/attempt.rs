@@ -1,25 +1,23 @@
 //! One transaction: claim, handle, record, commit; settled as soon as it is durable.
 //!
 //! ```text
-//! begin+claim ─► handle First ─► record dead letters ─► commit ─► durable: counted, settled ─► Committed
-//!      │              │                  │                ├─ no answer ─► Again (marked unknown)
-//!      │              └─ culprit ─► rolled back ─► Failed └─ the next begin+claim, where one follows, leaves
+//! begin+claim ─► handle First ─► park, record dead ─► commit ─► durable: counted, settled ─► Committed
+//!      │              │                  │              ├─ no answer ─► Again (marked unknown)
+//!      │              └─ culprit ─► rolled back ► Failed└─ the next begin+claim, where one follows, leaves
 //!      └─ fault of the store ─► Again, nothing charged       with the COMMIT: its transaction is left open
 //! ```
 
 use super::batch::Shared;
 use super::dispatch::{Cause, RunFailure};
 use super::item::{Failure, Item};
+use super::keep::Plan;
 use crate::crash_point::CrashPoint;
-use crate::decide::{OnIdReuse, Outcome};
+use crate::decide::{Order, Outcome};
 use crate::delivery::{Disposition, Lane};
 use crate::handler::Decision;
-use crate::message::{Message, Timestamp};
-use crate::message_id::shown_text;
-use crate::store::{
-    Begun, Claim, DeadLetter, FailureClass, InboxState, Reason, Recorded, Store, StoreError, StoreErrorKind,
-};
-use crate::telemetry::Counts;
+use crate::message::Message;
+use crate::parked::ParkingStore;
+use crate::store::{Begun, FailureClass, Reason, Store, StoreError, StoreErrorKind};
 use std::error::Error;
 use std::pin::pin;
 use tokio::sync::oneshot;
@@ -49,17 +47,7 @@ pub(crate) struct FailedRun {
     pub(crate) failure: Failure,
 }
 
-/// What the claims make of each item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Plan {
-    Handle,
-    Skip { state: InboxState, first_seen: Timestamp },
-    Record,
-    RecordReused,
-    CountReused,
-}
-
-impl<S: Store> Shared<S> {
+impl<S: ParkingStore> Shared<S> {
     /// Runs one transaction over the chunk: the one that is open for it, or a new one. With a next chunk, its
     /// transaction may be open afterwards.
     pub(crate) async fn attempt(
@@ -68,6 +56,63 @@ impl<S: Store> Shared<S> {
         opened: &mut Option<Opened<S>>,
         next: &[Item],
     ) -> Attempt {
+        let lane = chunk[0].lane;
+        let (mut tx, plans) = match self.claim(chunk, opened).await {
+            Ok(claimed) => claimed,
+            Err(attempt) => return attempt,
+        };
+        let handled: Vec<usize> = at_plan(&plans, Plan::Handle).collect();
+        if !handled.is_empty() {
+            let messages: Vec<Message> =
+                handled.iter().filter_map(|&at| chunk[at].message().cloned()).collect();
+            match self.handle(&mut tx, &messages, lane).await {
+                Some(Ok(())) => {}
+                Some(Err(failed)) => {
+                    return self.after_handler(tx, failed, &handled, |at| chunk[at].shown()).await;
+                }
+                None => {
+                    self.store.abandon(tx).await;
+                    return Attempt::Cancelled;
+                }
+            }
+        }
+        let kept = match self.keep(&mut tx, chunk, &plans).await {
+            Ok(kept) => kept,
+            Err(error) => {
+                self.store.abandon(tx).await;
+                return after_store_error(error);
+            }
+        };
+        CrashPoint::BeforeCommit.reached();
+        let durable = || {
+            CrashPoint::AfterCommit.reached();
+            self.recovered();
+            self.live.add(&self.tally(chunk, &plans, &kept));
+            self.settle(chunk, Disposition::Ack);
+        };
+        match self.commit(tx, lane, next, durable).await {
+            Ok(next_opened) => {
+                *opened = next_opened;
+                Attempt::Committed
+            }
+            Err(error) => {
+                if error.kind == StoreErrorKind::Unavailable {
+                    for (item, plan) in chunk.iter_mut().zip(&plans) {
+                        item.unknown = plan.if_unknown().unwrap_or(item.unknown);
+                    }
+                }
+                after_commit_error(error, &handled)
+            }
+        }
+    }
+
+    /// Opens the chunk's transaction and plans what becomes of each message; nothing is open with an error.
+    async fn claim(
+        &self,
+        chunk: &[Item],
+        opened: &mut Option<Opened<S>>,
+    ) -> Result<(S::Tx, Vec<Plan>), Attempt> {
+        let lane = chunk[0].lane;
         let requests: Vec<_> = chunk.iter().filter_map(Item::claim).collect();
         let begun = match opened.take() {
             Some(opened) => Ok(opened),
@@ -75,67 +120,43 @@ impl<S: Store> Shared<S> {
             None => tokio::select! {
                 biased;
                 begun = self.store.begin(&self.consumer, &requests) => begun,
-                () = self.cancelled(chunk[0].lane) => return Attempt::Cancelled,
+                () = self.cancelled(lane) => return Err(Attempt::Cancelled),
             },
         };
-        let (mut tx, claims) = match begun {
-            Ok(begun) => begun,
-            Err(error) => return after_store_error(error),
-        };
+        let (mut tx, claims) = begun.map_err(after_store_error)?;
         if claims.len() != requests.len() {
             self.store.abandon(tx).await;
             let text = format!("the store answered {} claims for {} ids", claims.len(), requests.len());
-            return Attempt::Fatal(StoreError::new(StoreErrorKind::Config, text));
+            return Err(Attempt::Fatal(StoreError::new(StoreErrorKind::Config, text)));
         }
         CrashPoint::AfterClaim.reached();
-        let plans = self.plan(chunk, claims);
-        let handled: Vec<usize> = at_plan(&plans, Plan::Handle).collect();
-        if !handled.is_empty() {
-            let messages: Vec<Message> =
-                handled.iter().filter_map(|&at| chunk[at].message().cloned()).collect();
-            let limit = self.options.handler_timeout;
-            let ran = {
-                let run = pin!(self.handler.run(&mut tx, &messages, limit));
-                tokio::select! {
-                    biased;
-                    ran = run => Some(ran),
-                    () = self.cancelled(chunk[0].lane) => None,
-                }
+        let mut plans = self.plan(chunk, claims);
+        if self.options.order == Order::Key {
+            let put = tokio::select! {
+                biased;
+                put = self.put_behind(&mut tx, chunk, &mut plans) => put.map_err(after_store_error),
+                () = self.cancelled(lane) => Err(Attempt::Cancelled),
             };
-            match ran {
-                Some(Ok(())) => {}
-                Some(Err(failed)) => return self.after_handler(tx, failed, &handled, chunk).await,
-                None => {
-                    self.store.abandon(tx).await;
-                    return Attempt::Cancelled;
-                }
+            if let Err(attempt) = put {
+                self.store.abandon(tx).await;
+                return Err(attempt);
             }
         }
-        let letters = dead_letters(chunk, &plans);
-        let recorded = if letters.is_empty() {
-            vec![]
-        } else {
-            match self.store.record(&mut tx, &self.consumer, &letters).await {
-                Ok(recorded) => recorded,
-                Err(error) => {
-                    self.store.abandon(tx).await;
-                    return after_record_error(error, &letters);
-                }
-            }
-        };
-        CrashPoint::BeforeCommit.reached();
-        let durable = || {
-            CrashPoint::AfterCommit.reached();
-            self.recovered();
-            self.live.add(&self.tally(chunk, &plans, &recorded));
-            self.settle(chunk, Disposition::Ack);
-        };
-        match self.commit(tx, chunk[0].lane, next, durable).await {
-            Ok(next_opened) => {
-                *opened = next_opened;
-                Attempt::Committed
-            }
-            Err(error) => after_commit_error(error, chunk, &plans, &handled),
+        Ok((tx, plans))
+    }
+
+    /// Runs the handler; `None`: the lane was taken away meanwhile.
+    pub(super) async fn handle(
+        &self,
+        tx: &mut S::Tx,
+        messages: &[Message],
+        lane: Lane,
+    ) -> Option<Result<(), RunFailure>> {
+        let run = pin!(self.handler.run(tx, messages, self.options.handler_timeout));
+        tokio::select! {
+            biased;
+            ran = run => Some(ran),
+            () = self.cancelled(lane) => None,
         }
     }
 
@@ -176,74 +197,14 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    fn plan(&self, chunk: &[Item], claims: Vec<Claim>) -> Vec<Plan> {
-        let mut claims = claims.into_iter();
-        let reused = match self.options.policy.on_id_reuse {
-            OnIdReuse::DeadLetter => Plan::RecordReused,
-            OnIdReuse::Count => Plan::CountReused,
-        };
-        chunk
-            .iter()
-            .map(|item| {
-                if item.id().is_none() {
-                    return Plan::Record;
-                }
-                match claims.next() {
-                    Some(Claim::IdReused { .. }) => reused,
-                    Some(Claim::Duplicate { state, first_seen }) => Plan::Skip { state, first_seen },
-                    Some(Claim::First) if item.dead.is_none() => Plan::Handle,
-                    Some(Claim::First) | None => Plan::Record,
-                }
-            })
-            .collect()
-    }
-
-    /// The chunk is durable: counts each item once and says what was skipped.
-    fn tally(&self, chunk: &[Item], plans: &[Plan], recorded: &[Recorded]) -> Counts {
-        let mut counts = Counts { commits: 1, ..Counts::default() };
-        let mut recorded = recorded.iter();
-        for (item, plan) in chunk.iter().zip(plans) {
-            let mut is_new = || {
-                let new = recorded.next() != Some(&Recorded::Known);
-                new || item.unknown
-            };
-            match plan {
-                Plan::Handle => counts.applied += 1,
-                Plan::Skip { state, .. } if item.unknown => match state {
-                    InboxState::Dead => {
-                        counts.dead_lettered += 1;
-                        counts.dead_letter_rows += 1;
-                    }
-                    _ => counts.applied += 1,
-                },
-                Plan::Skip { state, first_seen } => {
-                    counts.duplicate += 1;
-                    self.say_duplicate(item, *state, *first_seen);
-                }
-                Plan::Record if is_new() => {
-                    counts.dead_lettered += 1;
-                    counts.dead_letter_rows += 1;
-                    say_dead(item);
-                }
-                Plan::RecordReused if is_new() => {
-                    counts.id_reused += 1;
-                    counts.dead_letter_rows += 1;
-                    tracing::warn!(target: "handstamp", "id reused with another body, dead letter: {}", item.shown());
-                }
-                Plan::Record | Plan::RecordReused => counts.duplicate += 1,
-                Plan::CountReused => counts.id_reused += 1,
-            }
-        }
-        counts
-    }
-
-    /// Rolls back after a failed handler and says whose fault it was.
-    async fn after_handler(
+    /// Rolls back after a failed handler and says whose fault it was; `handled` are the places of its messages in
+    /// the chunk.
+    pub(super) async fn after_handler(
         &self,
         tx: S::Tx,
         failed: RunFailure,
         handled: &[usize],
-        chunk: &[Item],
+        shown: impl Fn(usize) -> String,
     ) -> Attempt {
         CrashPoint::BeforeRollback.reached();
         let culprit = failed.culprit.map(|at| handled[at]).or_else(|| sole(handled));
@@ -280,8 +241,7 @@ impl<S: Store> Shared<S> {
                         run(Outcome::Timeout, FailureClass::TimedOut, code, reason)
                     }
                     Some(kind) if kind != StoreErrorKind::Statement => {
-                        let met_by =
-                            culprit.map_or(String::new(), |at| format!(" (met by {})", chunk[at].shown()));
+                        let met_by = culprit.map_or(String::new(), |at| format!(" (met by {})", shown(at)));
                         after_store_error(StoreError::new(kind, format!("{}{met_by}", reason.as_str())))
                     }
                     own => {
@@ -306,29 +266,7 @@ fn sole(handled: &[usize]) -> Option<usize> {
     if let [only] = handled { Some(*only) } else { None }
 }
 
-fn dead_letters(chunk: &[Item], plans: &[Plan]) -> Vec<DeadLetter> {
-    let planned = chunk.iter().zip(plans);
-    planned
-        .filter_map(|(item, plan)| match plan {
-            Plan::Record => Some(match &item.dead {
-                Some(failure) => item.dead_letter(failure),
-                None => {
-                    item.dead_letter(&failure(FailureClass::Failed, "the store did not answer its claim"))
-                }
-            }),
-            Plan::RecordReused => {
-                Some(item.dead_letter(&failure(FailureClass::IdReused, "the id is known with another body")))
-            }
-            _ => None,
-        })
-        .collect()
-}
-
-fn failure(class: FailureClass, reason: &str) -> Failure {
-    Failure { class, code: None, reason: Reason::new(reason) }
-}
-
-fn after_store_error(error: StoreError) -> Attempt {
+pub(super) fn after_store_error(error: StoreError) -> Attempt {
     match error.kind {
         StoreErrorKind::UnknownConsumer
         | StoreErrorKind::FingerprintMismatch
@@ -338,20 +276,8 @@ fn after_store_error(error: StoreError) -> Attempt {
     }
 }
 
-/// A dead letter that the store refuses is never dropped: the lane waits and says which message.
-fn after_record_error(mut error: StoreError, letters: &[DeadLetter]) -> Attempt {
-    if let Some(first) = letters.first() {
-        error.message = format!(
-            "cannot keep {} dead letter(s), the first from {}: {}",
-            letters.len(),
-            first.record.origin,
-            error.message
-        );
-    }
-    after_store_error(error)
-}
-
-fn after_commit_error(error: StoreError, chunk: &mut [Item], plans: &[Plan], handled: &[usize]) -> Attempt {
+/// A commit that failed; where it says that a message did, and several were handled, nobody knows which.
+pub(super) fn after_commit_error(error: StoreError, handled: &[usize]) -> Attempt {
     match error.kind {
         StoreErrorKind::Statement | StoreErrorKind::Swallowed if !handled.is_empty() => {
             let class = match error.kind {
@@ -362,25 +288,6 @@ fn after_commit_error(error: StoreError, chunk: &mut [Item], plans: &[Plan], han
             let outcome = Outcome::Retry { after: None };
             Attempt::Failed(FailedRun { culprit: sole(handled), outcome, failure })
         }
-        StoreErrorKind::Unavailable => {
-            for (item, plan) in chunk.iter_mut().zip(plans) {
-                item.unknown |= matches!(plan, Plan::Handle | Plan::Record | Plan::RecordReused);
-            }
-            Attempt::Again(error)
-        }
         _ => after_store_error(error),
-    }
-}
-
-fn say_dead(item: &Item) {
-    if let Some(failure) = &item.dead {
-        tracing::warn!(
-            target: "handstamp",
-            class = failure.class.as_str(),
-            // One line; what is escaped already is not escaped again.
-            reason = %shown_text(failure.reason.as_str().as_bytes()),
-            "dead letter {}",
-            item.shown()
-        );
     }
 }

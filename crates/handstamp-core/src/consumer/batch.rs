@@ -6,12 +6,14 @@
 //!
 //! ```text
 //! chunk committed            ─► settled; the next chunk may be four times as large
-//! culprit known, dead        ─► the same chunk up to and with the culprit, now as a dead letter
+//! culprit known, decided     ─► the same chunk up to and with the culprit, now parked or a dead letter
 //! culprit known, may retry   ─► what precedes it, then it alone, then what follows
 //!                               (order = none: all others first, then it alone)
 //! culprit unknown            ─► the first half of those under suspicion, then half of the rest …
 //! store away or conflict     ─► the same chunk after a wait, nothing charged
 //! ```
+//!
+//! A wait in place is short; with `on_failure = "block"` it can be long, and the turn then gives its slot to others.
 //!
 //! So a bad message costs a constant number of transactions, and an unknown one is found in
 //! O(log n) of them.
@@ -19,12 +21,15 @@
 use super::attempt::{Attempt, FailedRun, Opened};
 use super::dispatch::DynHandler;
 use super::in_flight::InFlight;
-use super::item::Item;
-use super::options::{ConsumerOptions, Order};
-use crate::decide::{Verdict, decide};
+use super::item::{End, Item};
+use super::options::ConsumerOptions;
+use super::retries::Parked;
+use super::slot::{Slot, Slots};
+use crate::decide::{Case, Order, Place, Verdict, decide};
 use crate::delivery::{DeliveryTag, Disposition, Lane};
 use crate::message::Timestamp;
-use crate::retry::Backoff;
+use crate::parked::ParkingStore;
+use crate::retry::{Backoff, IN_PLACE_MAX};
 use crate::source::Command;
 use crate::store::{ConsumerKey, InboxState, Store, StoreError, StoreErrorKind};
 use crate::telemetry::{Counts, LineLimit, LiveCounts};
@@ -44,10 +49,13 @@ pub(crate) struct Shared<S: Store> {
     pub(crate) live: Arc<LiveCounts>,
     pub(crate) commands: mpsc::UnboundedSender<Command>,
     pub(crate) duplicates: RefCell<LineLimit>,
+    pub(crate) parked_lines: RefCell<LineLimit>,
+    pub(crate) parked: Parked,
     pub(crate) outage: RefCell<Option<Outage>>,
     /// What the turn of each lane is told.
     pub(crate) told: RefCell<HashMap<Lane, watch::Sender<Told>>>,
     pub(crate) in_flight: InFlight,
+    pub(crate) slots: Slots,
     /// True once the consumer was asked to stop: then nobody waits for a store that is away.
     pub(crate) stopping: watch::Sender<bool>,
 }
@@ -84,8 +92,8 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 const CONFLICT_QUIET: Duration = Duration::from_secs(3);
 
 /// How many messages the next chunk may hold.
-struct ChunkSize {
-    limit: usize,
+pub(super) struct ChunkSize {
+    pub(super) limit: usize,
     /// So many at the front of the queue are known to hold a culprit.
     suspects: Option<usize>,
 }
@@ -97,7 +105,7 @@ impl Default for ChunkSize {
 }
 
 impl ChunkSize {
-    fn committed(&mut self, count: usize) {
+    pub(super) fn committed(&mut self, count: usize) {
         match self.suspects.map(|suspects| suspects.saturating_sub(count)) {
             Some(left) if left > 0 => self.suspect(left),
             // All committed although one had failed: it does not fail always.
@@ -108,13 +116,13 @@ impl ChunkSize {
         }
     }
 
-    fn suspect(&mut self, count: usize) {
+    pub(super) fn suspect(&mut self, count: usize) {
         self.suspects = Some(count);
         self.limit = (count / 2).max(1);
     }
 
     /// The culprit stands at this place of the chunk: what precedes it goes with it.
-    fn found(&mut self, at: usize) {
+    pub(super) fn found(&mut self, at: usize) {
         self.suspects = None;
         self.limit = at + 1;
     }
@@ -123,31 +131,41 @@ impl ChunkSize {
 /// A chunk that lost this many conflicts in a row gets smaller, so that it holds fewer locks.
 const CONFLICTS_BEFORE_SMALLER: u32 = 3;
 /// More than this in a row, and a stop does not wait for the conflict to end.
-const CONFLICTS_THAT_PASS: u32 = 10;
+pub(super) const CONFLICTS_THAT_PASS: u32 = 10;
 
-impl<S: Store> Shared<S> {
+impl<S: ParkingStore> Shared<S> {
     /// Decides and settles every item of the batches; they are of one lane and in its order.
-    pub(crate) async fn run_turn(&self, lane: Lane, batches: Vec<Vec<Item>>) -> BatchEnd {
+    pub(crate) async fn run_turn(&self, lane: Lane, batches: Vec<Vec<Item>>, mut slot: Slot) -> BatchEnd {
+        let mut batches = VecDeque::from(batches);
         let _held = if self.options.concurrency > 1 {
             let ids = batches.iter().flatten().filter_map(Item::id).cloned().collect();
-            Some(self.in_flight.take(ids).await)
+            if !self.in_flight.is_free(&ids) {
+                slot.give();
+            }
+            let held = async {
+                let held = self.in_flight.take(ids).await;
+                slot.retake().await;
+                held
+            };
+            tokio::select! {
+                biased;
+                held = held => Some(held),
+                () = self.left(lane) => return self.give_back(batches.into_iter().flatten().collect()),
+            }
         } else {
             None
         };
-        let mut batches = VecDeque::from(batches);
         let mut opened = None;
         let mut end = BatchEnd::Done;
         while let Some(batch) = batches.pop_front() {
             let next = batches.front().map_or(&[][..], Vec::as_slice);
-            end = self.run_batch(batch, &mut opened, next).await;
+            end = self.run_batch(batch, &mut opened, next, &mut slot).await;
             if !matches!(end, BatchEnd::Done) || !self.goes_on(lane) {
                 break;
             }
         }
-        if let Some((tx, _)) = opened
-            && let Err(error) = self.store.rollback(tx).await
-        {
-            tracing::debug!(target: "handstamp", %error, "rollback failed; the connection is closed");
+        if let Some((tx, _)) = opened {
+            self.roll_back(tx).await;
         }
         if !batches.is_empty() {
             self.give_back(batches.into_iter().flatten().collect());
@@ -155,14 +173,27 @@ impl<S: Store> Shared<S> {
         end
     }
 
+    /// Rolls back; without an answer the server does so by itself.
+    pub(super) async fn roll_back(&self, tx: S::Tx) {
+        if let Err(error) = self.store.rollback(tx).await {
+            tracing::debug!(target: "handstamp", %error, "rollback failed; the connection is closed");
+        }
+    }
+
     /// Decides and settles every item. The first transaction may be open; that of the next batch may be then.
-    async fn run_batch(&self, items: Vec<Item>, opened: &mut Option<Opened<S>>, next: &[Item]) -> BatchEnd {
+    async fn run_batch(
+        &self,
+        items: Vec<Item>,
+        opened: &mut Option<Opened<S>>,
+        next: &[Item],
+        slot: &mut Slot,
+    ) -> BatchEnd {
         let mut queue = VecDeque::from(items);
         let mut size = ChunkSize::default();
         let (mut faults, mut since) = (0, None);
         while let Some(first) = queue.front() {
             let (lane, wait) = (first.lane, first.alone.unwrap_or_default());
-            if self.is_told(lane) == Told::Cancel || (!wait.is_zero() && !self.sleep(lane, wait).await) {
+            if self.is_told(lane) == Told::Cancel || (!wait.is_zero() && !self.rest(lane, wait, slot).await) {
                 return self.give_back(queue);
             }
             let mut chunk = take_chunk(&mut queue, size.limit);
@@ -183,7 +214,7 @@ impl<S: Store> Shared<S> {
                     if self.options.fail_fast && error.kind == StoreErrorKind::Unavailable {
                         return self.fatal(queue, chunk, error);
                     }
-                    self.say_outage(&error, &chunk[0]);
+                    self.say_outage(&error, &|| chunk[0].shown());
                     self.live.add(&Counts { reruns: 1, ..Counts::default() });
                     let wait = backoff_for(error.kind).wait(faults, random());
                     faults = faults.saturating_add(1);
@@ -220,28 +251,38 @@ impl<S: Store> Shared<S> {
             return prepend(queue, chunk);
         };
         self.live.add(&Counts { attempts_failed: 1, ..Counts::default() });
-        chunk[at].attempts += 1;
-        let attempts = chunk[at].attempts;
-        let verdict = decide(run.outcome, attempts, &self.options.policy);
+        size.found(at);
+        let culprit = &mut chunk[at];
+        culprit.attempts += 1;
+        let verdict = decide(
+            &Case {
+                outcome: run.outcome,
+                attempts: culprit.attempts,
+                code: run.failure.code.as_deref(),
+                place: Place::Delivered,
+                random: random(),
+            },
+            &self.options.policy,
+        );
         tracing::debug!(
             target: "handstamp",
-            delivery = %chunk[at].shown(),
-            attempts,
+            delivery = %culprit.shown(),
+            attempts = culprit.attempts,
             reason = run.failure.reason.as_str(),
             ?verdict,
             "an attempt failed"
         );
-        size.found(at);
-        if let Verdict::RetryInPlace { wait } = verdict {
-            chunk[at].alone = Some(wait);
-            match self.options.order {
-                Order::Partition => prepend(queue, chunk),
-                Order::None => defer(queue, chunk, at),
-            }
-        } else {
-            chunk[at].alone = None;
-            chunk[at].dead = Some(Box::new(run.failure));
-            prepend(queue, chunk);
+        let trouble = culprit.trouble.get_or_insert_default();
+        trouble.history.push(run.failure.clone().now(&self.options.node));
+        culprit.alone = None;
+        match verdict {
+            Verdict::RetryInPlace { wait } => culprit.alone = Some(wait),
+            Verdict::Park { wait } => trouble.end = Some(End::Parked(run.failure, wait)),
+            _ => trouble.end = Some(End::Dead(run.failure)),
+        }
+        match self.options.order {
+            Order::None if culprit.alone.is_some() => defer(queue, chunk, at),
+            _ => prepend(queue, chunk),
         }
     }
 
@@ -295,12 +336,12 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    fn is_told(&self, lane: Lane) -> Told {
+    pub(super) fn is_told(&self, lane: Lane) -> Told {
         self.told.borrow().get(&lane).map_or(Told::GoOn, |told| *told.borrow())
     }
 
     /// Whether another batch of the lane may begin.
-    fn goes_on(&self, lane: Lane) -> bool {
+    pub(super) fn goes_on(&self, lane: Lane) -> bool {
         self.is_told(lane) == Told::GoOn && !*self.stopping.borrow()
     }
 
@@ -312,11 +353,34 @@ impl<S: Store> Shared<S> {
     }
 
     /// Waits; false when the lane was taken away meanwhile.
-    async fn sleep(&self, lane: Lane, wait: Duration) -> bool {
+    pub(super) async fn sleep(&self, lane: Lane, wait: Duration) -> bool {
         tokio::select! {
             biased;
             () = self.cancelled(lane) => false,
             () = tokio::time::sleep(wait) => true,
+        }
+    }
+
+    /// Waits before a retry in place. A long wait gives the slot away and ends when no more is to begin; false
+    /// when the batch is to be given back.
+    async fn rest(&self, lane: Lane, wait: Duration, slot: &mut Slot) -> bool {
+        if wait <= IN_PLACE_MAX {
+            return self.sleep(lane, wait).await;
+        }
+        self.sleep_aside(lane, wait, slot).await
+    }
+
+    /// Waits without its slot; false, and without it, when no more is to begin.
+    pub(super) async fn sleep_aside(&self, lane: Lane, wait: Duration, slot: &mut Slot) -> bool {
+        slot.give();
+        let rested = async {
+            tokio::time::sleep(wait).await;
+            slot.retake().await;
+        };
+        tokio::select! {
+            biased;
+            () = self.left(lane) => false,
+            () = rested => true,
         }
     }
 
@@ -350,7 +414,7 @@ impl<S: Store> Shared<S> {
     }
 
     /// Says that the store cannot go on: at once and then now and then; a conflict only once it lasts.
-    pub(crate) fn say_outage(&self, error: &StoreError, first: &Item) {
+    pub(crate) fn say_outage(&self, error: &StoreError, batch: &dyn Fn() -> String) {
         let now = Instant::now();
         let conflict = matches!(error.kind, StoreErrorKind::Conflict | StoreErrorKind::Timeout);
         let quiet_for = if conflict { CONFLICT_QUIET } else { Duration::ZERO };
@@ -360,7 +424,7 @@ impl<S: Store> Shared<S> {
             tracing::debug!(target: "handstamp", %error, "the transaction runs again");
             return;
         }
-        let batch = first.shown();
+        let batch = batch();
         match outage.said {
             None => {
                 tracing::warn!(target: "handstamp", %error, %batch, "the store cannot go on; waiting, nothing is charged");
@@ -425,7 +489,7 @@ fn defer(queue: &mut VecDeque<Item>, chunk: Vec<Item>, culprit: usize) {
     *queue = others;
 }
 
-fn backoff_for(kind: StoreErrorKind) -> Backoff {
+pub(super) fn backoff_for(kind: StoreErrorKind) -> Backoff {
     match kind {
         StoreErrorKind::Conflict | StoreErrorKind::Timeout => Backoff::CONFLICT,
         _ => Backoff::INFRASTRUCTURE,

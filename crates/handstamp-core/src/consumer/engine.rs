@@ -3,18 +3,22 @@
 //! Authoritative: the source for which lanes are ours, the store for what is done. The loop never
 //! awaits a batch; batches run beside it on the same thread.
 
-use super::batch::{BatchEnd, Shared, Told, say_left_out};
+use super::batch::{BatchEnd, Shared, Told};
 use super::in_flight::InFlight;
 use super::intake::{Flow, Intake};
 use super::item::Item;
+use super::resume::RETRIES;
+use super::retries::{Look, Parked, Retries};
+use super::slot::{Slot, Slots};
 use super::{Consumer, RunError, RunErrorKind, StopReason};
-use crate::crash_point::CrashPoint;
+use crate::decide::Order;
 use crate::delivery::{Delivery, DeliveryTag, Disposition, Lane};
 use crate::identity::Identity;
+use crate::parked::ParkingStore;
 use crate::retry::Backoff;
-use crate::source::{Capabilities, Command, Control, Notice, PortLimits, SourcePort};
-use crate::store::{ConsumerKey, Store, StoreErrorKind};
-use crate::telemetry::{Counts, LaneLag, LineLimit, Report};
+use crate::source::{Capabilities, Command, Control, Notice, PortLimits, SourceErrorKind, SourcePort};
+use crate::store::{ConsumerKey, StoreErrorKind};
+use crate::telemetry::{Counts, LineLimit, Report};
 use futures_util::StreamExt;
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use futures_util::stream::FuturesUnordered;
@@ -31,38 +35,47 @@ const PORT_BATCHES: usize = 4;
 /// Before a revoke's deadline: time to roll back and answer.
 const REVOKE_MARGIN: Duration = Duration::from_millis(250);
 /// The source always gets this long to close, however little is left of `shutdown_timeout`.
-const CLOSE_MIN: Duration = Duration::from_secs(5);
-/// Lines about skipped duplicates, a second.
-const DUPLICATE_LINES: u32 = 100;
+pub(super) const CLOSE_MIN: Duration = Duration::from_secs(5);
+/// Lines about skipped duplicates, and about parked messages, a second.
+const LINES: u32 = 100;
 /// How often the timer that is due first is due.
 const NEAR: Duration = Duration::from_secs(1);
 
-type Running = FuturesUnordered<LocalBoxFuture<'static, (Lane, BatchEnd)>>;
+type Running = FuturesUnordered<LocalBoxFuture<'static, TurnEnd>>;
 
-struct Engine<S: Store> {
-    shared: Rc<Shared<S>>,
+/// Whose turn ended, and how.
+enum TurnEnd {
+    Lane(Lane, BatchEnd),
+    Retries(Look),
+}
+
+pub(super) struct Engine<S: ParkingStore> {
+    pub(super) shared: Rc<Shared<S>>,
     identity: Identity,
     capabilities: Capabilities,
-    deliveries: mpsc::Receiver<Vec<Delivery>>,
-    control: mpsc::UnboundedReceiver<Control>,
-    intake: Intake,
+    pub(super) deliveries: mpsc::Receiver<Vec<Delivery>>,
+    pub(super) control: mpsc::UnboundedReceiver<Control>,
+    pub(super) intake: Intake,
     running: Running,
+    pub(super) retries: Retries,
+    /// A lane had the last turn.
+    retries_next: bool,
     revokes: Vec<(Instant, Lane)>,
-    notices: BTreeMap<Notice, u64>,
-    started: Instant,
+    pub(super) notices: BTreeMap<Notice, u64>,
+    pub(super) started: Instant,
     assigned_once: bool,
     last_activity: Instant,
-    deliveries_open: bool,
-    stop: Option<StopReason>,
-    error: Option<RunError>,
+    pub(super) deliveries_open: bool,
+    pub(super) stop: Option<StopReason>,
+    pub(super) error: Option<RunError>,
     /// `shutdown_timeout` is over: everything that runs was cancelled.
     overdue: bool,
     /// Something that ran was rolled back because of that.
-    cut_short: bool,
+    pub(super) cut_short: bool,
 }
 
 /// Runs a consumer to its end.
-pub(crate) async fn run<S: Store>(
+pub(crate) async fn run<S: ParkingStore>(
     consumer: Consumer<S>,
     stop: impl Future<Output = ()>,
 ) -> Result<Report, RunError> {
@@ -80,7 +93,7 @@ pub(crate) async fn run<S: Store>(
 }
 
 /// Registers the name, waiting for a store that is away.
-async fn register<S: Store>(consumer: &Consumer<S>) -> Result<ConsumerKey, RunError> {
+async fn register<S: ParkingStore>(consumer: &Consumer<S>) -> Result<ConsumerKey, RunError> {
     let fingerprint = consumer.source.fingerprint();
     let mut tries = 0;
     let mut said = None;
@@ -117,7 +130,7 @@ fn empty_report(started: Instant, stopped: StopReason) -> Report {
     }
 }
 
-impl<S: Store> Engine<S> {
+impl<S: ParkingStore> Engine<S> {
     fn start(consumer: Consumer<S>, key: ConsumerKey, started: Instant) -> Result<Self, RunError> {
         let Consumer { source, store, identity, handler, mut options, live, .. } = consumer;
         if let Some(writers_max) = store.capabilities().writers_max {
@@ -134,7 +147,13 @@ impl<S: Store> Engine<S> {
             queue_max_bytes: options.queue_max_bytes / 2,
             message_max_bytes: options.message_max_bytes,
         };
+        if options.order == Order::Key && !capabilities.ordered {
+            let text = "order = \"key\" needs a source that keeps the messages of one key in order";
+            return Err(RunError::new(RunErrorKind::Source(SourceErrorKind::Config), text));
+        }
         let intake = Intake::new(&options);
+        let retries = Retries::new(&options, started);
+        let slots = Slots::new(options.concurrency);
         source.start(SourcePort {
             deliveries: delivery_sender,
             control: control_sender,
@@ -148,9 +167,12 @@ impl<S: Store> Engine<S> {
             options,
             live,
             commands,
-            duplicates: RefCell::new(LineLimit::new(DUPLICATE_LINES)),
+            duplicates: RefCell::new(LineLimit::new(LINES)),
+            parked_lines: RefCell::new(LineLimit::new(LINES)),
+            parked: Parked::default(),
+            slots,
             outage: RefCell::new(None),
-            told: RefCell::new(HashMap::new()),
+            told: RefCell::new(HashMap::from([(RETRIES, watch::channel(Told::GoOn).0)])),
             in_flight: InFlight::default(),
             stopping: watch::channel(false).0,
         };
@@ -162,6 +184,8 @@ impl<S: Store> Engine<S> {
             control,
             intake,
             running: FuturesUnordered::new(),
+            retries,
+            retries_next: true,
             revokes: vec![],
             notices: BTreeMap::new(),
             started,
@@ -190,7 +214,7 @@ impl<S: Store> Engine<S> {
                 self.stop = Some(StopReason::Asked);
             }
             self.take_waiting();
-            self.start_batches();
+            self.start_turns();
             self.check_end();
             if self.stop.is_some() || self.error.is_some() {
                 let until = *deadline.get_or_insert_with(|| {
@@ -214,7 +238,7 @@ impl<S: Store> Engine<S> {
             tokio::select! {
                 biased;
                 Some(control) = self.control.recv() => self.on_port(Some(control), None),
-                Some((lane, end)) = self.running.next(), if !self.running.is_empty() => self.on_batch_end(lane, end),
+                Some(ended) = self.running.next(), if !self.running.is_empty() => self.on_turn_end(ended),
                 _ = near.tick() => {}
                 () = &mut stop, if !stopping => self.stop = Some(StopReason::Asked),
                 batch = self.deliveries.recv(), if self.deliveries_open && !stopping && self.has_room() => {
@@ -231,12 +255,13 @@ impl<S: Store> Engine<S> {
     }
 
     fn next_wake(&self, deadline: Option<Instant>, extend_at: Option<Instant>) -> Option<Instant> {
-        let can_start = self.running.len() < self.shared.options.concurrency && deadline.is_none();
-        let batch = if can_start { self.intake.next_ready_at() } else { None };
+        let can_start = self.shared.slots.is_free() && deadline.is_none();
+        let batch = if can_start && !self.retries.holds() { self.intake.next_ready_at() } else { None };
+        let look = if can_start { self.retries.next() } else { None };
         let idle = self.shared.options.until_idle.filter(|_| self.assigned_once && self.intake.is_idle());
         let idle = idle.map(|idle| self.last_activity + idle).filter(|_| deadline.is_none());
         let revoke = self.revokes.iter().map(|(at, _)| *at).min();
-        [batch, idle, revoke, deadline, extend_at].into_iter().flatten().min()
+        [batch, look, idle, revoke, deadline, extend_at].into_iter().flatten().min()
     }
 
     fn on_time(&mut self, extend_at: &mut Option<Instant>) {
@@ -263,22 +288,26 @@ impl<S: Store> Engine<S> {
         if self.stop.is_some() || self.error.is_some() {
             return;
         }
+        let end = self.end_of_source();
+        // What is parked and due is taken up first; what waits longer is left to the next run.
+        if end.is_some() && self.retries.lets_end(Instant::now()) {
+            self.stop = end;
+        }
+    }
+
+    fn end_of_source(&self) -> Option<StopReason> {
         let idle = self.assigned_once && self.intake.is_idle();
-        let counts = self.shared.live.snapshot();
-        if self.shared.options.messages_max.is_some_and(|max| counts.received >= max) {
-            if !self.intake.has_work() {
-                self.stop = Some(StopReason::MessagesMax);
-            }
+        let until_idle = self.shared.options.until_idle;
+        if self.has_taken_all() {
+            (!self.intake.has_work()).then_some(StopReason::MessagesMax)
         } else if !self.deliveries_open {
-            if !self.intake.has_work() {
-                self.stop = Some(StopReason::SourceEnded);
-            }
+            (!self.intake.has_work()).then_some(StopReason::SourceEnded)
         } else if idle && self.capabilities.ends {
-            self.stop = Some(StopReason::SourceEnded);
-        } else if idle
-            && self.shared.options.until_idle.is_some_and(|idle| self.last_activity.elapsed() >= idle)
-        {
-            self.stop = Some(StopReason::Idle);
+            Some(StopReason::SourceEnded)
+        } else if idle && until_idle.is_some_and(|idle| self.last_activity.elapsed() >= idle) {
+            Some(StopReason::Idle)
+        } else {
+            None
         }
     }
 
@@ -327,13 +356,13 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    fn drain_control(&mut self, caught_up: &mut Vec<Lane>) {
+    pub(super) fn drain_control(&mut self, caught_up: &mut Vec<Lane>) {
         while let Ok(control) = self.control.try_recv() {
             self.on_control(control, caught_up);
         }
     }
 
-    fn on_control(&mut self, control: Control, caught_up: &mut Vec<Lane>) {
+    pub(super) fn on_control(&mut self, control: Control, caught_up: &mut Vec<Lane>) {
         match control {
             Control::Assigned(lanes) => {
                 self.assigned_once = true;
@@ -426,9 +455,7 @@ impl<S: Store> Engine<S> {
     /// Takes what already lies in the port, so that the next batch is as full as it can be: while a batch
     /// blocks the thread (SQLite does), nobody reads the port.
     fn take_waiting(&mut self) {
-        let may_start = self.stop.is_none()
-            && self.error.is_none()
-            && self.running.len() < self.shared.options.concurrency;
+        let may_start = self.stop.is_none() && self.error.is_none() && self.shared.slots.is_free();
         for _ in 0..if may_start { PORT_BATCHES } else { 0 } {
             if !self.deliveries_open || !self.has_room() || self.intake.has_full_batch() {
                 return;
@@ -441,27 +468,59 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    fn start_batches(&mut self) {
-        while self.stop.is_none()
-            && self.error.is_none()
-            && self.running.len() < self.shared.options.concurrency
-        {
+    /// Begins turns while slots are free; lanes and the retry worker alternate.
+    fn start_turns(&mut self) {
+        while self.stop.is_none() && self.error.is_none() {
             let now = Instant::now();
-            let full = !self.intake.has_room() || !self.deliveries_open;
-            let Some(lane) = self.intake.ready(now, full) else { return };
-            let turn = self.intake.take_turn(lane, now);
-            self.adjust_flow(lane);
-            let limit = self.shared.options.message_max_bytes;
-            let received_at = crate::clock::now();
-            let item = |delivery| Item::new(delivery, &self.identity, limit, received_at);
-            let batches = turn.into_iter().map(|batch| batch.into_iter().map(item).collect()).collect();
-            let shared = Rc::clone(&self.shared);
-            self.running.push(async move { (lane, shared.run_turn(lane, batches).await) }.boxed_local());
+            let is_full = self.retries.is_full(&self.shared.parked, now);
+            let eager = !self.intake.has_room() || !self.deliveries_open;
+            let lane = if is_full { None } else { self.intake.ready(now, eager) };
+            let looks = self.retries.is_due(now);
+            if lane.is_none() && !looks {
+                return;
+            }
+            let Some(slot) = self.shared.slots.try_take() else { return };
+            match lane {
+                Some(lane) if !(looks && self.retries_next) => self.start_batches(lane, now, slot),
+                _ => self.start_look(slot),
+            }
         }
     }
 
-    fn on_batch_end(&mut self, lane: Lane, end: BatchEnd) {
-        self.last_activity = Instant::now();
+    fn start_batches(&mut self, lane: Lane, now: Instant, slot: Slot) {
+        self.retries_next = true;
+        let turn = self.intake.take_turn(lane, now);
+        self.adjust_flow(lane);
+        let limit = self.shared.options.message_max_bytes;
+        let received_at = crate::clock::now();
+        let item = |delivery| Item::new(delivery, &self.identity, limit, received_at);
+        let batches = turn.into_iter().map(|batch| batch.into_iter().map(item).collect()).collect();
+        let shared = Rc::clone(&self.shared);
+        let turn = async move { TurnEnd::Lane(lane, shared.run_turn(lane, batches, slot).await) };
+        self.running.push(turn.boxed_local());
+    }
+
+    fn start_look(&mut self, slot: Slot) {
+        self.retries_next = false;
+        let (asks, take_max) = self.retries.begin();
+        let shared = Rc::clone(&self.shared);
+        let look = async move { TurnEnd::Retries(shared.look(asks, take_max, slot).await) };
+        self.running.push(look.boxed_local());
+    }
+
+    fn on_turn_end(&mut self, ended: TurnEnd) {
+        let end = match ended {
+            TurnEnd::Lane(lane, end) => {
+                self.last_activity = Instant::now();
+                self.on_batch_end(lane);
+                self.retries.hear(&self.shared.parked);
+                end
+            }
+            TurnEnd::Retries(look) => {
+                self.retries.ended(look.found, Instant::now());
+                look.end
+            }
+        };
         match end {
             BatchEnd::Done => {}
             BatchEnd::Cancelled => self.cut_short |= self.overdue,
@@ -469,6 +528,9 @@ impl<S: Store> Engine<S> {
                 self.error.get_or_insert_with(|| error.into());
             }
         }
+    }
+
+    fn on_batch_end(&mut self, lane: Lane) {
         self.revokes.retain(|(_, revoked)| *revoked != lane);
         match self.intake.lanes.get_mut(&lane) {
             Some(state) if state.revoking => {
@@ -505,7 +567,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    fn command(&self, command: Command) {
+    pub(super) fn command(&self, command: Command) {
         // A source that is gone closed `deliveries` too; the loop sees that.
         drop(self.shared.commands.send(command));
     }
@@ -524,7 +586,7 @@ impl<S: Store> Engine<S> {
         self.settle_release(deliveries);
     }
 
-    fn settle_release(&self, deliveries: &[Delivery]) {
+    pub(super) fn settle_release(&self, deliveries: &[Delivery]) {
         if deliveries.is_empty() {
             return;
         }
@@ -532,56 +594,5 @@ impl<S: Store> Engine<S> {
         let settles: Vec<(Lane, DeliveryTag, Disposition)> =
             deliveries.iter().map(|d| (d.lane, d.tag, released)).collect();
         self.command(Command::Settle(settles));
-    }
-
-    /// Lets the source settle what was asked and leave; answers what it still says.
-    async fn close(&mut self) {
-        CrashPoint::OnShutdown.reached();
-        let within = self.shared.options.shutdown_timeout.clamp(CLOSE_MIN, CLOSE_MIN * 2);
-        self.command(Command::Close { within });
-        let until = Instant::now() + within + Duration::from_secs(1);
-        while self.deliveries_open {
-            tokio::select! {
-                biased;
-                Some(control) = self.control.recv() => self.on_control(control, &mut vec![]),
-                batch = self.deliveries.recv() => match batch {
-                    Some(late) => self.settle_release(&late),
-                    None => self.deliveries_open = false,
-                },
-                () = sleep_until(until) => {
-                    tracing::warn!(target: "handstamp", "the source did not close in time; what it had not settled comes again");
-                    break;
-                }
-            }
-        }
-        // A source says its last lag before it closes the deliveries: it lies here now.
-        self.drain_control(&mut vec![]);
-    }
-
-    fn finish(self) -> Result<Report, RunError> {
-        say_left_out(self.shared.duplicates.borrow_mut().rest());
-        let counts = self.shared.live.snapshot();
-        debug_assert_eq!(crate::invariants::counts_reconcile(&counts), Ok(()));
-        let ended = if self.error.is_some() { StopReason::Failed } else { StopReason::SourceEnded };
-        let lag = |s: &super::intake::LaneState| Some(LaneLag { name: s.name.clone(), lag: s.lag? });
-        let report = Report {
-            counts,
-            notices: self.notices,
-            lag: self.intake.lanes.values().filter_map(lag).collect(),
-            took: self.started.elapsed(),
-            busy: self.shared.live.busy(),
-            stopped: self.stop.unwrap_or(ended),
-        };
-        if let Some(mut error) = self.error {
-            error.report = Some(Box::new(report));
-            return Err(error);
-        }
-        if self.cut_short {
-            let text = "what ran did not end within shutdown_timeout: rolled back, nothing of it settled; it comes again";
-            let mut error = RunError::new(RunErrorKind::ShutdownTimeout, text);
-            error.report = Some(Box::new(report));
-            return Err(error);
-        }
-        Ok(report)
     }
 }

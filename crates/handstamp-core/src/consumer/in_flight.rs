@@ -17,13 +17,18 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
+    /// Whether no other batch holds one of the ids now.
+    pub(crate) fn is_free(&self, ids: &HashSet<MessageId>) -> bool {
+        let held = self.ids.borrow();
+        !ids.iter().any(|id| held.contains(id))
+    }
+
     /// Takes all of the distinct ids, or none of them.
     fn try_take(&self, ids: &HashSet<MessageId>) -> bool {
-        let mut held = self.ids.borrow_mut();
-        if ids.iter().any(|id| held.contains(id)) {
+        if !self.is_free(ids) {
             return false;
         }
-        held.extend(ids.iter().cloned());
+        self.ids.borrow_mut().extend(ids.iter().cloned());
         true
     }
 

@@ -5,6 +5,7 @@ use crate::delivery::{Delivery, DeliveryTag, Lane, ReadAhead, RecordFault};
 use crate::identity::Identity;
 use crate::message::{Message, Record, Timestamp, Truncation};
 use crate::message_id::MessageId;
+use crate::parked::FailedAttempt;
 use crate::store::{ClaimRequest, DeadLetter, FailureClass, Reason};
 use std::time::Duration;
 
@@ -17,12 +18,47 @@ pub(crate) enum Body {
     Bare(Box<Record>),
 }
 
-/// Why a message is given up.
+/// Why a message failed.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) class: FailureClass,
     pub(crate) code: Option<String>,
     pub(crate) reason: Reason,
+}
+
+impl Failure {
+    /// As an entry of the history.
+    pub(crate) fn now(self, node: &str) -> FailedAttempt {
+        let Self { class, code, reason } = self;
+        FailedAttempt { at: clock::now(), node: node.to_owned(), class, code, reason }
+    }
+}
+
+/// What becomes of a message that no handler runs for (any more).
+#[derive(Debug)]
+pub(crate) enum End {
+    Dead(Failure),
+    /// Not before the wait.
+    Parked(Failure, Duration),
+}
+
+/// What went wrong with a message.
+#[derive(Debug, Default)]
+pub(crate) struct Trouble {
+    /// Set when no handler runs for it (any more) before it is settled.
+    pub(crate) end: Option<End>,
+    /// Its failed attempts in this process, oldest first.
+    pub(crate) history: Vec<FailedAttempt>,
+}
+
+/// What a commit that had no answer would have made of a message: a duplicate may be our own work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Unknown {
+    #[default]
+    Nothing,
+    Applied,
+    Dead,
+    Parked,
 }
 
 /// One delivery, from the queue to its outcome. What is rare lies elsewhere: items are moved.
@@ -31,15 +67,13 @@ pub(crate) struct Item {
     pub(crate) lane: Lane,
     pub(crate) tag: DeliveryTag,
     pub(crate) body: Body,
-    /// Set when the message must become a dead letter; then no handler runs for it.
-    pub(crate) dead: Option<Box<Failure>>,
+    pub(crate) trouble: Option<Box<Trouble>>,
     pub(crate) truncation: Option<Box<Truncation>>,
     /// Failed attempts so far.
     pub(crate) attempts: u32,
     /// Runs alone, after this wait.
     pub(crate) alone: Option<Duration>,
-    /// A commit that held this message had no answer: a duplicate may be our own work.
-    pub(crate) unknown: bool,
+    pub(crate) unknown: Unknown,
     pub(crate) received_at: Timestamp,
 }
 
@@ -63,7 +97,7 @@ impl Item {
         let mut truncation = None;
         if let Some((class, RecordFault { reason, truncation: cut })) = fault {
             let class = if cut.is_some() { FailureClass::TooLarge } else { class };
-            dead = Some(Box::new(Failure { class, code: None, reason: Reason::new(&reason) }));
+            dead = Some(Failure { class, code: None, reason: Reason::new(&reason) });
             truncation = cut.map(Box::new);
             if truncation.is_some()
                 && let Some(value) = &mut record.value
@@ -78,11 +112,24 @@ impl Item {
             Err(fault) => {
                 let reason = Reason::new(&fault.reason);
                 let failure = Failure { class: FailureClass::Identity, code: None, reason };
-                dead.get_or_insert_with(|| Box::new(failure));
+                dead.get_or_insert(failure);
                 Body::Bare(Box::new(record))
             }
         };
-        Self { lane, tag, body, dead, truncation, attempts: 0, alone: None, unknown: false, received_at }
+        let trouble =
+            dead.map(|failure| Box::new(Trouble { end: Some(End::Dead(failure)), history: vec![] }));
+        let unknown = Unknown::Nothing;
+        Self { lane, tag, body, trouble, truncation, attempts: 0, alone: None, unknown, received_at }
+    }
+
+    /// What becomes of it without a handler.
+    pub(crate) fn end(&self) -> Option<&End> {
+        self.trouble.as_ref().and_then(|trouble| trouble.end.as_ref())
+    }
+
+    /// Its failed attempts in this process.
+    pub(crate) fn history(&self) -> &[FailedAttempt] {
+        self.trouble.as_ref().map_or(&[], |trouble| &trouble.history)
     }
 
     pub(crate) fn message(&self) -> Option<&Message> {

@@ -7,20 +7,27 @@
 //! ```text
 //! one message:
 //!   queued ─► claimed First ─► handled ─► committed ─► settled          applied
-//!     │           │               └ fails ─► again alone ─► dead letter, committed, settled
+//!     │           │               ├ fails ─► again alone ─► parked, committed, settled     parked
+//!     │           │               └ fails for good ───────► dead letter, committed, settled
 //!     │           ├ Duplicate ──────────────► settled                   duplicate
 //!     │           └ IdReused ───────────────► dead letter, settled      id_reused
 //!     ├ no usable id ──────────────────────► dead letter, settled      dead_lettered
 //!     └ stop, revoke ──────────────────────► given back                released
+//!   parked, due ─► taken ─► handled ─► committed                      resumed
 //! ```
 //!
 //! | file | owns |
 //! |---|---|
 //! | `engine` | the loop: control, deliveries, running batches, stop |
+//! | `finish` | the end of a run, and its report |
 //! | `intake` | the lanes' queues and their bounds |
 //! | `batch` | one batch of a lane until every message of it is decided |
 //! | `attempt` | one transaction |
+//! | `keep` | what a transaction makes of each message: dead letters, parked ones, counts |
 //! | `dispatch` | running the user's handler: limits, panics |
+//! | `retries` | when the retry worker has its turns, and how much may be parked |
+//! | `resume` | its turn: parked messages that are due |
+//! | `slot` | the right to have a transaction open |
 //! | `in_flight` | ids held by running batches, where several run at a time |
 //! | `item` | a delivery on its way |
 //! | `options` | how a consumer behaves |
@@ -30,21 +37,27 @@ mod attempt;
 mod batch;
 mod dispatch;
 mod engine;
+mod finish;
 mod in_flight;
 mod intake;
 mod item;
+mod keep;
 mod no_store;
 mod options;
+mod resume;
+mod retries;
+mod slot;
 
-pub use crate::decide::OnIdReuse;
+pub use crate::decide::{OnFailure, OnIdReuse, Order};
 pub use no_store::NoStore;
-pub use options::{ConsumerOptions, Order};
+pub use options::ConsumerOptions;
 
 use crate::handler::{BatchHandler, Handler, HandlerError};
 use crate::identity::Identity;
 use crate::message::Message;
+use crate::parked::ParkingStore;
 use crate::source::{Source, SourceErrorKind};
-use crate::store::{ConsumerName, Store, StoreErrorKind};
+use crate::store::{ConsumerName, StoreErrorKind};
 use crate::telemetry::{LiveCounts, Report};
 use dispatch::{Batched, DynHandler, OneByOne};
 use std::fmt;
@@ -138,7 +151,7 @@ impl From<crate::source::SourceError> for RunError {
 /// A consumer: a source, a store and a handler under one name.
 ///
 /// The name is the namespace of the inbox: the same id under two names is two messages.
-pub struct Consumer<S: Store> {
+pub struct Consumer<S: ParkingStore> {
     pub(crate) name: ConsumerName,
     pub(crate) source: Box<dyn Source>,
     pub(crate) store: Arc<S>,
@@ -192,30 +205,30 @@ impl fmt::Debug for BuilderWithSource {
 impl BuilderWithSource {
     /// Where the inbox, the dead letters and the effects live.
     #[must_use]
-    pub fn store<S: Store>(self, store: S) -> BuilderWithStore<S> {
+    pub fn store<S: ParkingStore>(self, store: S) -> BuilderWithStore<S> {
         self.shared_store(Arc::new(store))
     }
 
     /// The same for a store that others use too.
     #[must_use]
-    pub fn shared_store<S: Store>(self, store: Arc<S>) -> BuilderWithStore<S> {
+    pub fn shared_store<S: ParkingStore>(self, store: Arc<S>) -> BuilderWithStore<S> {
         BuilderWithStore { before: self, store }
     }
 }
 
 /// A consumer that lacks only its handler.
-pub struct BuilderWithStore<S: Store> {
+pub struct BuilderWithStore<S: ParkingStore> {
     before: BuilderWithSource,
     store: Arc<S>,
 }
 
-impl<S: Store> fmt::Debug for BuilderWithStore<S> {
+impl<S: ParkingStore> fmt::Debug for BuilderWithStore<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.before, f)
     }
 }
 
-impl<S: Store> BuilderWithStore<S> {
+impl<S: ParkingStore> BuilderWithStore<S> {
     /// Handles one message at a time.
     #[must_use]
     pub fn handler(self, handler: impl Handler<S::Tx>) -> Consumer<S> {
@@ -250,13 +263,13 @@ impl<S: Store> BuilderWithStore<S> {
     }
 }
 
-impl<S: Store> fmt::Debug for Consumer<S> {
+impl<S: ParkingStore> fmt::Debug for Consumer<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Consumer").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl<S: Store> Consumer<S> {
+impl<S: ParkingStore> Consumer<S> {
     /// Replaces the settings.
     #[must_use]
     pub fn options(mut self, options: ConsumerOptions) -> Self {

@@ -1,5 +1,6 @@
 //! Stands where no store is chosen yet, so that `Consumer::builder` needs no type annotation.
 
+use crate::parked::{Dedup, FailedAttempt, OrderKey, Park, ParkedStatus, ParkingStore, Resumed, Taken};
 use crate::store::{
     Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Recorded, Store,
     StoreCapabilities, StoreError,
@@ -47,6 +48,46 @@ impl Store for NoStore {
     }
 
     fn classify(&self, _: &Self, _: &(dyn Error + 'static)) -> Option<Fault> {
+        match *self {}
+    }
+}
+
+impl ParkingStore for NoStore {
+    async fn park(&self, _: &mut Self, _: &ConsumerKey, _: &[Park]) -> Result<Vec<Recorded>, StoreError> {
+        match *self {}
+    }
+
+    async fn note_attempts(
+        &self,
+        _: &mut Self,
+        _: &ConsumerKey,
+        _: &[(Dedup, FailedAttempt)],
+    ) -> Result<(), StoreError> {
+        match *self {}
+    }
+
+    async fn parked_keys(
+        &self,
+        _: &mut Self,
+        _: &ConsumerKey,
+        _: &[OrderKey],
+    ) -> Result<Vec<bool>, StoreError> {
+        match *self {}
+    }
+
+    async fn take_due(&self, _: &ConsumerKey, _: usize) -> Result<Option<Taken<Self>>, StoreError> {
+        match *self {}
+    }
+
+    async fn take_again(&self, _: &ConsumerKey, _: &[Dedup]) -> Result<Taken<Self>, StoreError> {
+        match *self {}
+    }
+
+    async fn resume(&self, _: &mut Self, _: &ConsumerKey, _: &[(Dedup, Resumed)]) -> Result<(), StoreError> {
+        match *self {}
+    }
+
+    async fn parked_status(&self, _: &ConsumerKey) -> Result<ParkedStatus, StoreError> {
         match *self {}
     }
 }

@@ -1,17 +1,7 @@
 //! How a consumer behaves; the defaults are the documented ones.
 
-use crate::decide::Policy;
+use crate::decide::{Order, Policy};
 use std::time::Duration;
-
-/// Whether a failing message may be overtaken by its neighbours of the same lane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Order {
-    /// Messages of a lane are decided in the order delivered.
-    #[default]
-    Partition,
-    /// A failing message is decided after the others of its batch.
-    None,
-}
 
 /// Every setting of the engine.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,8 +24,12 @@ pub struct ConsumerOptions {
     pub shutdown_timeout: Duration,
     /// Order inside a lane.
     pub order: Order,
-    /// Attempts, waits and reused ids.
+    /// Attempts, waits, parking and reused ids.
     pub policy: Policy,
+    /// With so many parked messages nothing new is begun until some of them have come to their end.
+    pub parked_max: u64,
+    /// What this process is called in the history of a message; host and process id.
+    pub node: String,
     /// Stop when, by position, nothing more came for this long.
     pub until_idle: Option<Duration>,
     /// Stop after this many messages.
@@ -59,6 +53,8 @@ impl Default for ConsumerOptions {
             shutdown_timeout: Duration::from_secs(25),
             order: Order::Partition,
             policy: Policy::default(),
+            parked_max: 100_000,
+            node: format!("process {}", std::process::id()),
             until_idle: None,
             messages_max: None,
             adopt: false,

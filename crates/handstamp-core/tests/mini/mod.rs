@@ -14,6 +14,7 @@ use std::error::Error;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// What the next call of `begin` or `commit` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +32,21 @@ pub struct Durable {
     pub inbox: BTreeMap<Vec<u8>, (i64, InboxState)>,
     pub effects: Vec<String>,
     pub dead: BTreeMap<[u8; 16], DeadLetter>,
+    pub parked: Vec<Parked>,
     pub begins: VecDeque<Next>,
     pub commits: VecDeque<Next>,
     pub transactions: usize,
     /// Of them, opened together with a commit.
     pub chained: usize,
     pub open: usize,
+}
+
+/// A parked row.
+#[derive(Clone)]
+pub struct Parked {
+    pub park: Park,
+    since: Instant,
+    due: Instant,
 }
 
 #[derive(Clone, Default)]
@@ -46,6 +56,7 @@ pub struct Tx {
     inbox: BTreeMap<Vec<u8>, (i64, InboxState)>,
     effects: Vec<String>,
     dead: BTreeMap<[u8; 16], DeadLetter>,
+    parked: Vec<Parked>,
     durable: Arc<Mutex<Durable>>,
 }
 
@@ -111,8 +122,9 @@ impl Store for MiniStore {
             })
             .collect();
         durable.open += 1;
-        let dead = durable.dead.clone();
-        Ok((Tx { inbox, effects: durable.effects.clone(), dead, durable: Arc::clone(&self.0) }, claims))
+        let (dead, parked) = (durable.dead.clone(), durable.parked.clone());
+        let effects = durable.effects.clone();
+        Ok((Tx { inbox, effects, dead, parked, durable: Arc::clone(&self.0) }, claims))
     }
 
     async fn record(
@@ -147,6 +159,7 @@ impl Store for MiniStore {
         durable.inbox = std::mem::take(&mut tx.inbox);
         durable.effects = std::mem::take(&mut tx.effects);
         durable.dead = std::mem::take(&mut tx.dead);
+        durable.parked = std::mem::take(&mut tx.parked);
         drop(durable);
         match next {
             Next::CommitThenNoAnswer => Err(StoreError::new(StoreErrorKind::Unavailable, "no answer")),
@@ -177,6 +190,108 @@ impl Store for MiniStore {
 
     fn classify(&self, _: &Tx, error: &(dyn Error + 'static)) -> Option<Fault> {
         error.downcast_ref::<StoreFault>().map(|fault| Fault { kind: fault.0, code: Some("TEST".into()) })
+    }
+}
+
+impl Parked {
+    fn message(&self) -> ParkedMessage {
+        ParkedMessage {
+            dedup: self.park.letter.dedup(),
+            letter: self.park.letter.clone(),
+            parked_at: Timestamp(0),
+            parked_for: self.since.elapsed(),
+            order_key: self.park.order_key,
+        }
+    }
+}
+
+/// Rows are locked by nobody: one transaction at a time is all it can do.
+impl ParkingStore for MiniStore {
+    async fn park(&self, tx: &mut Tx, _: &ConsumerKey, rows: &[Park]) -> Result<Vec<Recorded>, StoreError> {
+        for park in rows {
+            let id = park.letter.id.as_ref().unwrap().as_bytes();
+            tx.inbox.get_mut(id).unwrap().1 = InboxState::Parked;
+            let since = Instant::now();
+            tx.parked.push(Parked { park: park.clone(), since, due: since + park.wait });
+        }
+        Ok(vec![Recorded::New; rows.len()])
+    }
+
+    async fn note_attempts(
+        &self,
+        _: &mut Tx,
+        _: &ConsumerKey,
+        _: &[(Dedup, FailedAttempt)],
+    ) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn parked_keys(
+        &self,
+        tx: &mut Tx,
+        _: &ConsumerKey,
+        keys: &[OrderKey],
+    ) -> Result<Vec<bool>, StoreError> {
+        let parked = |key: &OrderKey| tx.parked.iter().any(|row| row.park.order_key.as_ref() == Some(key));
+        Ok(keys.iter().map(parked).collect())
+    }
+
+    async fn take_due(
+        &self,
+        consumer: &ConsumerKey,
+        max: usize,
+    ) -> Result<Option<parked::Taken<Tx>>, StoreError> {
+        let now = Instant::now();
+        let due = |row: &&Parked| row.due <= now;
+        let rows: Vec<_> = self.0.lock().unwrap().parked.iter().filter(due).map(Parked::message).collect();
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let (tx, _) = self.begin(consumer, &[]).await?;
+        Ok(Some((tx, rows.into_iter().take(max).collect())))
+    }
+
+    async fn take_again(
+        &self,
+        consumer: &ConsumerKey,
+        keys: &[Dedup],
+    ) -> Result<parked::Taken<Tx>, StoreError> {
+        let (tx, _) = self.begin(consumer, &[]).await?;
+        let rows = tx.parked.iter().map(Parked::message).filter(|row| keys.contains(&row.dedup)).collect();
+        Ok((tx, rows))
+    }
+
+    async fn resume(
+        &self,
+        tx: &mut Tx,
+        _: &ConsumerKey,
+        outcomes: &[(Dedup, Resumed)],
+    ) -> Result<(), StoreError> {
+        for (dedup, resumed) in outcomes {
+            let at = tx.parked.iter().position(|row| row.park.letter.dedup() == *dedup).unwrap();
+            let state = match resumed {
+                Resumed::Again { wait, .. } => {
+                    let row = &mut tx.parked[at];
+                    row.park.letter.attempts += 1;
+                    row.due = Instant::now() + *wait;
+                    continue;
+                }
+                Resumed::Applied => InboxState::Applied,
+                Resumed::Dead { .. } => InboxState::Dead,
+            };
+            let letter = tx.parked.remove(at).park.letter;
+            tx.inbox.get_mut(letter.id.as_ref().unwrap().as_bytes()).unwrap().1 = state;
+            if state == InboxState::Dead {
+                tx.dead.insert(*dedup, letter);
+            }
+        }
+        Ok(())
+    }
+
+    async fn parked_status(&self, _: &ConsumerKey) -> Result<ParkedStatus, StoreError> {
+        let durable = self.0.lock().unwrap();
+        let due_in = durable.parked.iter().map(|row| row.due.saturating_duration_since(Instant::now())).min();
+        Ok(ParkedStatus { count: durable.parked.len() as u64, due_in, oldest: None })
     }
 }
 

@@ -1,5 +1,6 @@
 //! A store around a store: how transactions begin and commit can be bent, everything else is passed on.
 
+use handstamp::parked::{Dedup, FailedAttempt, OrderKey, Park, ParkedStatus, ParkingStore, Resumed, Taken};
 use handstamp::{
     Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Recorded, Store,
     StoreCapabilities, StoreError,
@@ -135,5 +136,55 @@ impl<S: Store, B: StoreBend<S>> Store for BentStore<S, B> {
 
     fn classify(&self, tx: &S::Tx, error: &(dyn Error + 'static)) -> Option<Fault> {
         self.inner.classify(tx, error)
+    }
+}
+
+impl<S: ParkingStore, B: StoreBend<S>> ParkingStore for BentStore<S, B> {
+    async fn park(
+        &self,
+        tx: &mut S::Tx,
+        consumer: &ConsumerKey,
+        rows: &[Park],
+    ) -> Result<Vec<Recorded>, StoreError> {
+        self.inner.park(tx, consumer, rows).await
+    }
+
+    async fn note_attempts(
+        &self,
+        tx: &mut S::Tx,
+        consumer: &ConsumerKey,
+        attempts: &[(Dedup, FailedAttempt)],
+    ) -> Result<(), StoreError> {
+        self.inner.note_attempts(tx, consumer, attempts).await
+    }
+
+    async fn parked_keys(
+        &self,
+        tx: &mut S::Tx,
+        consumer: &ConsumerKey,
+        keys: &[OrderKey],
+    ) -> Result<Vec<bool>, StoreError> {
+        self.inner.parked_keys(tx, consumer, keys).await
+    }
+
+    async fn take_due(&self, consumer: &ConsumerKey, max: usize) -> Result<Option<Taken<S::Tx>>, StoreError> {
+        self.inner.take_due(consumer, max).await
+    }
+
+    async fn take_again(&self, consumer: &ConsumerKey, keys: &[Dedup]) -> Result<Taken<S::Tx>, StoreError> {
+        self.inner.take_again(consumer, keys).await
+    }
+
+    async fn resume(
+        &self,
+        tx: &mut S::Tx,
+        consumer: &ConsumerKey,
+        outcomes: &[(Dedup, Resumed)],
+    ) -> Result<(), StoreError> {
+        self.inner.resume(tx, consumer, outcomes).await
+    }
+
+    async fn parked_status(&self, consumer: &ConsumerKey) -> Result<ParkedStatus, StoreError> {
+        self.inner.parked_status(consumer).await
     }
 }

@@ -6,7 +6,7 @@ use handstamp_core::decide::Policy;
 use handstamp_core::json::Pointer;
 use handstamp_core::retry::RetryPolicy;
 use handstamp_core::{
-    Consumer, ConsumerName, ConsumerOptions, Counts, Identity, LiveCounts, Message, RunErrorKind, Store,
+    Consumer, ConsumerName, ConsumerOptions, Counts, Identity, LiveCounts, Message, ParkingStore, RunErrorKind,
 };
 use handstamp_stores::effect::{CompiledEffect, EffectSpec};
 use handstamp_stores::sqlite::{SqlEffects, SqliteStore, Tx};
@@ -43,14 +43,15 @@ async fn with_limit(folder: &TempDir, statement_timeout: Duration) -> SqliteStor
     SqliteStore::open(options).await.unwrap()
 }
 
-fn consumer<S: Store>(broker: &LogBroker, store: S) -> BuilderWithStore<S> {
+fn consumer<S: ParkingStore>(broker: &LogBroker, store: S) -> BuilderWithStore<S> {
     Consumer::builder(ConsumerName::new("wallet").unwrap())
         .source(broker.source("group"), Identity::Field(Pointer::member("id")))
         .store(store)
 }
 
 fn until(messages: u64) -> ConsumerOptions {
-    let retry = RetryPolicy { max_attempts: 2, wait: Duration::from_millis(1) };
+    let wait = Duration::from_millis(1);
+    let retry = RetryPolicy { max_attempts: 2, wait, ..RetryPolicy::default() };
     let policy = Policy { retry, ..Policy::default() };
     ConsumerOptions { messages_max: Some(messages), policy, ..ConsumerOptions::default() }
 }

@@ -186,7 +186,8 @@ impl Schedule {
     }
 
     fn start_member(&mut self, ending: Ending) {
-        let retry = RetryPolicy { max_attempts: 3, wait: Duration::from_millis(5) };
+        let wait = Duration::from_millis(5);
+        let retry = RetryPolicy { max_attempts: 3, immediate: 3, wait, ..RetryPolicy::default() };
         let mut options = ConsumerOptions {
             batch_max: 1 + self.random.below(40),
             concurrency: 1 + self.random.below(3),

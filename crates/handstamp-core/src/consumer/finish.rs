@@ -1,0 +1,70 @@
+//! The end of a run: the source settles what was asked and leaves, and the report is written.
+
+use super::batch::say_left_out;
+use super::engine::{CLOSE_MIN, Engine};
+use super::intake::LaneState;
+use super::{RunError, RunErrorKind, StopReason};
+use crate::crash_point::CrashPoint;
+use crate::parked::ParkingStore;
+use crate::source::Command;
+use crate::telemetry::{LaneLag, Report};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+impl<S: ParkingStore> Engine<S> {
+    /// Lets the source settle what was asked and leave; answers what it still says.
+    pub(super) async fn close(&mut self) {
+        CrashPoint::OnShutdown.reached();
+        let within = self.shared.options.shutdown_timeout.clamp(CLOSE_MIN, CLOSE_MIN * 2);
+        self.command(Command::Close { within });
+        let until = Instant::now() + within + Duration::from_secs(1);
+        while self.deliveries_open {
+            tokio::select! {
+                biased;
+                Some(control) = self.control.recv() => self.on_control(control, &mut vec![]),
+                batch = self.deliveries.recv() => match batch {
+                    Some(late) => self.settle_release(&late),
+                    None => self.deliveries_open = false,
+                },
+                () = sleep_until(until) => {
+                    tracing::warn!(target: "handstamp", "the source did not close in time; what it had not settled comes again");
+                    break;
+                }
+            }
+        }
+        // A source says its last lag before it closes the deliveries: it lies here now.
+        self.drain_control(&mut vec![]);
+    }
+
+    pub(super) fn finish(self) -> Result<Report, RunError> {
+        say_left_out(self.shared.duplicates.borrow_mut().rest());
+        let parked = self.shared.parked_lines.borrow_mut().rest();
+        if parked > 0 {
+            tracing::info!(target: "handstamp", left_out = parked, "more messages were parked without a line each");
+        }
+        self.retries.say_rest(&self.shared.parked, Instant::now());
+        let counts = self.shared.live.snapshot();
+        debug_assert_eq!(crate::invariants::counts_reconcile(&counts), Ok(()));
+        let ended = if self.error.is_some() { StopReason::Failed } else { StopReason::SourceEnded };
+        let lag = |s: &LaneState| Some(LaneLag { name: s.name.clone(), lag: s.lag? });
+        let report = Report {
+            counts,
+            notices: self.notices,
+            lag: self.intake.lanes.values().filter_map(lag).collect(),
+            took: self.started.elapsed(),
+            busy: self.shared.live.busy(),
+            stopped: self.stop.unwrap_or(ended),
+        };
+        if let Some(mut error) = self.error {
+            error.report = Some(Box::new(report));
+            return Err(error);
+        }
+        if self.cut_short {
+            let text = "what ran did not end within shutdown_timeout: rolled back, nothing of it settled; it comes again";
+            let mut error = RunError::new(RunErrorKind::ShutdownTimeout, text);
+            error.report = Some(Box::new(report));
+            return Err(error);
+        }
+        Ok(report)
+    }
+}

@@ -1,0 +1,49 @@
+//! The right to have a transaction open: as many as `concurrency` says, lanes and retry worker together.
+//!
+//! A turn that waits for long gives its slot away, so that others go on, and takes one again behind those that
+//! asked before it. Nobody waits for ids of another turn while it has one.
+
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The slots of one consumer.
+#[derive(Debug, Clone)]
+pub(crate) struct Slots(Arc<Semaphore>);
+
+/// A turn's slot, or its wish for one.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    of: Slots,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Slots {
+    pub(crate) fn new(concurrency: usize) -> Self {
+        Self(Arc::new(Semaphore::new(concurrency.clamp(1, Semaphore::MAX_PERMITS))))
+    }
+
+    /// Whether one is free that nobody waits for.
+    pub(crate) fn is_free(&self) -> bool {
+        self.0.available_permits() > 0
+    }
+
+    pub(crate) fn try_take(&self) -> Option<Slot> {
+        let permit = Arc::clone(&self.0).try_acquire_owned().ok()?;
+        Some(Slot { of: self.clone(), permit: Some(permit) })
+    }
+}
+
+impl Slot {
+    /// Lets another turn have it.
+    pub(crate) fn give(&mut self) {
+        self.permit = None;
+    }
+
+    /// Waits for one, if it has none.
+    pub(crate) async fn retake(&mut self) {
+        if self.permit.is_none() {
+            // Never closed.
+            self.permit = Arc::clone(&self.of.0).acquire_owned().await.ok();
+        }
+    }
+}
