@@ -276,6 +276,8 @@ pub enum ParkingBreak {
     OrderPassesOverLocks,
     /// The first of an order key is the first of those that are due.
     OrderAmongDueOnly,
+    /// What somebody else has is taken again.
+    TakesAgainWhatIsHeld,
     /// What is not due is not taken again.
     TakesAgainWhatIsDue,
     /// What is taken again comes in the order of the keys' bytes.
@@ -326,7 +328,7 @@ pub enum ParkingBreak {
 
 impl ParkingBreak {
     /// Every fault.
-    pub const ALL: [Self; 54] = [
+    pub const ALL: [Self; 55] = [
         Self::ParkDropsHeaders,
         Self::ParkEmptiesNulls,
         Self::ParkCutsLarge,
@@ -358,6 +360,7 @@ impl ParkingBreak {
         Self::OrderKeyIgnored,
         Self::OrderPassesOverLocks,
         Self::OrderAmongDueOnly,
+        Self::TakesAgainWhatIsHeld,
         Self::TakesAgainWhatIsDue,
         Self::TakesAgainSorted,
         Self::TakeFreesTheClaim,

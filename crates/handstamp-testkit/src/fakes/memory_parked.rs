@@ -173,10 +173,7 @@ impl State {
             let head = row.order_key.and_then(|key| heads.get(&key));
             head.is_none_or(|seq| *seq == row.seq) || is(ParkingBreak::OrderKeyIgnored)
         };
-        let in_time = |row: &ParkedRow| {
-            let never = is(ParkingBreak::WaitsForEver) && row.due > row.since;
-            (row.due <= now && !never) || is(ParkingBreak::TakesNotDue)
-        };
+        let in_time = |row: &ParkedRow| row.due <= now || is(ParkingBreak::TakesNotDue);
         let mut due: Vec<_> = mine().filter(|(key, row)| free(key) && first(row) && in_time(row)).collect();
         due.sort_by_key(|(_, row)| (row.due, row.seq));
         if is(ParkingBreak::TakesInParkedOrder) {
@@ -291,7 +288,8 @@ impl MemoryStore {
             tx.mark_parked(&self.shared.inbox_id(consumer, id));
         }
         let since = Instant::now();
-        let due = since.checked_add(row.wait).unwrap_or(since + FAR);
+        let never = self.parking_is(ParkingBreak::WaitsForEver) && !row.wait.is_zero();
+        let due = since.checked_add(row.wait).filter(|_| !never).unwrap_or(since + FAR);
         let letter = damage(&row.letter, self.shared.parking_broken);
         let new = ParkedRow { seq, letter, parked_at: clock::now(), since, due, order_key: row.order_key };
         tx.parking.rows.insert(key, if overwrites { Change::Again(new) } else { Change::Parked(new) });
@@ -512,7 +510,7 @@ impl ParkingStore for MemoryStore {
         let mut state = self.shared.lock();
         let mut tx = state.open(&self.shared, consumer)?;
         let mut keys: Vec<ParkedKey> = keys.iter().map(|dedup| (consumer.id, *dedup)).collect();
-        keys.retain(|key| !state.locked.contains_key(key) || is(ParkingBreak::LocksNothing));
+        keys.retain(|key| !state.locked.contains_key(key) || is(ParkingBreak::TakesAgainWhatIsHeld));
         if is(ParkingBreak::TakesAgainWhatIsDue) {
             let due = state.due(consumer.id, usize::MAX, None);
             keys.retain(|key| due.contains(key));

@@ -9,6 +9,7 @@
 //! No case asks how fast a store is. What must not be due waits an hour; what must come is waited for with
 //! patience.
 
+mod crowding;
 mod given;
 mod keeping;
 mod ordering;
@@ -76,6 +77,8 @@ macro_rules! __parking_cases {
             parked_keys_see_what_a_waiting_claim_let_pass
             parked_keys_end_with_their_messages
             consumers_park_apart
+            many_takers_count_each_attempt_once
+            many_takers_keep_the_order_of_each_key
             the_status_counts_and_says_when
             the_status_counts_what_is_taken
         }
@@ -99,6 +102,7 @@ macro_rules! parking_suite {
 pub const CASES: &[&str] = crate::__parking_cases!(__suite_names []);
 
 mod cases {
+    pub(super) use super::crowding::*;
     pub(super) use super::keeping::*;
     pub(super) use super::ordering::*;
     pub(super) use super::resuming::*;
