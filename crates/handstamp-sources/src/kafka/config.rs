@@ -2,6 +2,7 @@
 
 use super::settings::{self, Severity};
 use super::start::code_text;
+use super::waits::{Reconnects, Retries};
 use handstamp_core::secret::is_secret;
 use handstamp_core::source::PortLimits;
 use handstamp_core::store::Fingerprint;
@@ -208,6 +209,9 @@ impl KafkaOptions {
         let mut config = self.plain_config();
         config.set("auto.offset.reset", "earliest");
         config.set("fetch.queue.backoff.ms", "10");
+        for (key, value) in Retries::new(&self.options).settings() {
+            config.set(key, value);
+        }
         for (key, value) in &self.options {
             config.set(key, value);
         }
@@ -241,43 +245,6 @@ impl fmt::Debug for KafkaOptions {
             .field("revoke_timeout", &self.revoke_timeout)
             .field("fail_fast", &self.fail_fast)
             .finish()
-    }
-}
-
-/// How long the library waits between two attempts to connect.
-///
-/// Half of the first wait is also how often it looks for any broker that answers while none does, and such a
-/// look does not heed the backoff: with its own 100 ms a client knocks twenty times a second at a
-/// broker that is away, for as long as that lasts. The same look finds the group's coordinator at every
-/// start and after every loss of it, so a longer wait is paid there: with one second, half a second until
-/// partitions are assigned. The longest wait is how much later than the broker we may be back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Reconnects {
-    first_ms: u32,
-    longest_ms: u32,
-}
-
-impl Reconnects {
-    const FIRST_MS: u32 = 200;
-    const LONGEST_MS: u32 = 2000;
-
-    /// The defaults, bent to what the user says of one of the two: the library takes no first wait that is
-    /// longer than the longest.
-    fn new(options: &BTreeMap<String, String>) -> Self {
-        let said = |key: &str| options.get(key).and_then(|value| value.trim().parse::<u32>().ok());
-        let first_ms = said("reconnect.backoff.ms");
-        let longest_ms = said("reconnect.backoff.max.ms");
-        Self {
-            first_ms: first_ms.unwrap_or(Self::FIRST_MS.min(longest_ms.unwrap_or(Self::FIRST_MS))),
-            longest_ms: longest_ms.unwrap_or(Self::LONGEST_MS.max(first_ms.unwrap_or(0))),
-        }
-    }
-
-    fn settings(self) -> [(&'static str, String); 2] {
-        [
-            ("reconnect.backoff.ms", self.first_ms.to_string()),
-            ("reconnect.backoff.max.ms", self.longest_ms.to_string()),
-        ]
     }
 }
 
@@ -408,6 +375,33 @@ mod tests {
     }
 
     #[test]
+    fn a_request_is_sent_again_later_than_a_fetch_may_wait_unless_it_is_said_otherwise() {
+        for (said, expected) in [
+            (vec![], ("1000", "1000", "100")),
+            (vec![("fetch.wait.max.ms", "50")], ("1000", "1000", "100")),
+            (vec![("fetch.wait.max.ms", "3000")], ("6000", "6000", "100")),
+            (vec![("fetch.wait.max.ms", "300000")], ("300000", "300000", "100")),
+            (vec![("retry.backoff.max.ms", "9000")], ("1000", "9000", "100")),
+            (vec![("retry.backoff.max.ms", "700")], ("700", "700", "100")),
+            (vec![("retry.backoff.ms", "50")], ("50", "1000", "100")),
+            (vec![("retry.backoff.ms", "5000")], ("5000", "5000", "100")),
+            (vec![("topic.metadata.refresh.fast.interval.ms", "300")], ("1000", "1000", "300")),
+        ] {
+            let with = options().options(said.iter().map(|(k, v)| (k.to_string(), v.to_string())));
+            let config = with.consumer_config(&limits(1 << 20), 1);
+            let get = |key: &str| config.get(key).unwrap_or("none");
+            let set = (
+                get("retry.backoff.ms"),
+                get("retry.backoff.max.ms"),
+                get("topic.metadata.refresh.fast.interval.ms"),
+            );
+            assert_eq!(set, expected, "{said:?}");
+            let made: Result<rdkafka::consumer::BaseConsumer, _> = config.create();
+            assert!(made.is_ok(), "{said:?}: {:?}", made.err());
+        }
+    }
+
+    #[test]
     fn the_promise_cannot_be_switched_off() {
         for (key, value) in [
             ("enable.auto.commit", "true"),
@@ -443,6 +437,8 @@ mod tests {
             ("session.timeout.ms", "1500"),
             ("max.poll.interval.ms", "7000"),
             ("group.protocol", "consumer"),
+            ("retry.backoff.ms", "100"),
+            ("retry.backoff.max.ms", "600"),
         ] {
             let problems = options().option(key, value).validate();
             assert!(

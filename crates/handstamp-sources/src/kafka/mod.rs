@@ -40,6 +40,7 @@ mod source;
 mod start;
 mod thread;
 mod trouble;
+mod waits;
 mod wake;
 
 pub use config::{KafkaOptions, Problem};

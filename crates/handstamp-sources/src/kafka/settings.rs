@@ -2,6 +2,7 @@
 //! secrets, which are dangerous, and what an unknown one was meant to be.
 
 use super::ffi;
+use super::waits::Retries;
 use handstamp_core::secret::is_secret;
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
@@ -169,6 +170,9 @@ fn dangers(key: &str, value: &str, all: &BTreeMap<String, String>) -> Vec<Proble
         "max.poll.interval.ms" if less_than(10_000) => {
             warn("so short that a slow rebalance puts us out of the group")
         }
+        "retry.backoff.ms" | "retry.backoff.max.ms" if Retries::too_soon(all) => warn(
+            "shorter than five quarters of fetch.wait.max.ms: a commit that fails while the coordinator moves may find no end until session.timeout.ms has passed",
+        ),
         "group.protocol" if value == "consumer" => {
             let mut problems =
                 warn("the new group protocol is passed through but little tested; classic is the default");
