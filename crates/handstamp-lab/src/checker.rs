@@ -75,6 +75,7 @@ impl Verdict {
     }
 
     /// This one and that of another part with a ledger of its own.
+    #[cfg(all(feature = "kafka", feature = "postgres"))]
     #[must_use]
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.sent += other.sent;

@@ -382,6 +382,7 @@ pub fn end_state(entries: &[Entry]) -> Option<&EndState> {
 }
 
 /// Evidence: duplicates that subjects say they skipped.
+#[cfg(feature = "kafka")]
 #[must_use]
 pub(crate) fn skipped(entries: &[Entry]) -> u64 {
     let of = |entry: &Entry| match entry.event {
@@ -425,6 +426,7 @@ mod tests {
             events.iter().collect::<Vec<_>>()
         );
         assert_eq!(end_state(&entries).map(|state| state.effects["x"]), Some(2));
+        #[cfg(feature = "kafka")]
         assert_eq!(skipped(&entries), 7);
 
         let text = std::fs::read_to_string(&path).expect("read");

@@ -35,6 +35,7 @@
 //! | `proxy` | a TCP proxy that does to connections what networks do |
 //! | `faults` | `lab faults` |
 //! | `crash`, `matrix` | `lab matrix` (running it: feature `crash-points`): a process that dies at a named point, and all of them |
+//! | `json_file` | small files of a run's folder |
 //! | `names`, `clean` | names of what runs make on servers; `lab clean`: what killed labs left there |
 //! | `error`, `cancel` | why the lab could not go on; being told to stop |
 
@@ -52,6 +53,7 @@ pub mod error;
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 pub mod faults;
 pub mod history;
+mod json_file;
 #[cfg(feature = "kafka")]
 pub mod kill;
 pub mod ledger;

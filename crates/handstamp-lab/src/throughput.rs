@@ -3,7 +3,8 @@
 //! Every consumer settles each message (the runtime commits offsets at once instead of every 200 ms) and
 //! takes its turn in every round, so that a slow minute of the machine is everybody's.
 
-use crate::error::{LabError, Result};
+use crate::error::Result;
+use crate::json_file;
 use crate::kill::{self, Surroundings};
 use crate::subjects::Subject;
 use serde::{Deserialize, Serialize};
@@ -105,7 +106,8 @@ pub fn run(around: &Surroundings<'_>, step: &dyn Fn(usize, usize)) -> Result<Vec
         let rates = |contender: Contender| Rates { contender, name: contender.name(), per_second: vec![] };
         contenders().into_iter().map(rates).collect()
     });
-    let (mut done, total) = (0, all.len() * rounds);
+    // What is kept takes no time: only what is measured now says how long the rest takes.
+    let (mut done, total) = (0, all.iter().map(|one| rounds.saturating_sub(one.per_second.len())).sum());
     for round in 0..rounds {
         for at in 0..all.len() {
             if all[at].per_second.len() <= round {
@@ -113,9 +115,9 @@ pub fn run(around: &Surroundings<'_>, step: &dyn Fn(usize, usize)) -> Result<Vec
                 let rate = kill::throughput_run(around, subject, batch_max, 0)?;
                 all[at].per_second.push(rate);
                 save(around.folder, &all)?;
+                done += 1;
+                step(done, total);
             }
-            done += 1;
-            step(done, total);
         }
     }
     Ok(all)
@@ -127,9 +129,7 @@ fn read(folder: &Path) -> Option<Vec<Rates>> {
 }
 
 fn save(folder: &Path, all: &[Rates]) -> Result<()> {
-    let path = folder.join(RATES_FILE);
-    let text = serde_json::to_string_pretty(all).unwrap_or_default() + "\n";
-    std::fs::write(&path, text).map_err(|error| LabError::file("write", &path, error))
+    json_file::save(folder, RATES_FILE, &all)
 }
 
 #[cfg(test)]

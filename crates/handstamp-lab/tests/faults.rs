@@ -1,7 +1,7 @@
 //! `lab faults` against real servers. Without them these tests fail: `scripts/test` starts them.
 //!
-//! Nearly all of their time is waiting, so they run side by side, each row on servers, topics and schemas of
-//! its own.
+//! Much of their time is waiting, so they run side by side, two rows of each on servers, topics and schemas of
+//! their own: more brokers at a time are slower, for starting them is work.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -64,7 +64,7 @@ fn left_behind(folder: &Path) -> BTreeSet<String> {
 
 /// It is stopped in the second of three parts, and goes on with that one.
 #[test]
-fn no_cut_in_the_commit_exchange_doubles_or_loses_and_a_run_that_was_stopped_goes_on() {
+fn no_cut_in_the_commit_exchange_doubles_or_loses() {
     let folder = tempfile::tempdir().unwrap();
     let part = NonZeroUsize::new(120);
     let quick = CommitOptions::quick(variable("HANDSTAMP_TEST_POSTGRES"), 20, folder.path());
@@ -85,7 +85,7 @@ fn no_cut_in_the_commit_exchange_doubles_or_loses_and_a_run_that_was_stopped_goe
     let kept = first();
     let resumed = CommitOptions::resumed(options.url.as_str(), folder.path()).unwrap();
     assert_eq!(format!("{resumed:?}"), format!("{options:?}"));
-    let again = |_, all| assert!(all + 100 < whole.get(), "{all} of {} are to be dealt", whole.get());
+    let again = |_, all| assert!(all + 50 < whole.get(), "{all} of {} are to be dealt", whole.get());
     let outcome = commit::resume(&resumed, &Cancel::default(), &again).unwrap();
     assert_eq!(first(), kept);
     held(&outcome, folder.path());
@@ -122,13 +122,13 @@ fn holds(run: impl Fn(&Around<'_>) -> Result<Outcome>) -> Outcome {
 #[test]
 fn no_outage_doubles_loses_or_gives_up_a_message() {
     let outcome =
-        holds(|around| outage::run(around, &Fault::ALL, Subject::Handstamp50, &OutageTimes::QUICK, 4));
+        holds(|around| outage::run(around, &Fault::ALL, Subject::Handstamp50, &OutageTimes::QUICK, 2));
     assert_eq!(outcome.rows.len(), Fault::ALL.len());
 }
 
 #[test]
 fn a_member_cut_off_from_the_broker_alone_doubles_nothing() {
-    let outcome = holds(|around| partition::run(around, &Split::ALL, Subject::Handstamp, 1, 3));
+    let outcome = holds(|around| partition::run(around, &Split::ALL, Subject::Handstamp, 1, 2));
     // The control is one more.
     assert_eq!(outcome.rows.len(), Split::ALL.len() + 1);
 }

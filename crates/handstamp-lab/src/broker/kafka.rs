@@ -19,9 +19,10 @@ pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T> {
 /// Asks whether a broker answers.
 pub(super) fn probe(address: &Address) -> Result<()> {
     let client: BaseConsumer = address.client_config().create().map_err(|error| no_client(address, error))?;
-    client
-        .fetch_metadata(Some("handstamp_lab_no_such_topic"), Duration::from_secs(10))
-        .map_err(|error| unreachable(&format!("nothing at {}", address.bootstrap), error))?;
+    client.fetch_metadata(Some("handstamp_lab_no_such_topic"), Duration::from_secs(10)).map_err(|error| {
+        let plain = if address.options.is_empty() { ", or it wants TLS or a log-in" } else { "" };
+        unreachable(&format!("nothing at {}{plain}", address.bootstrap), error)
+    })?;
     Ok(())
 }
 

@@ -37,6 +37,29 @@ mod settings;
 pub(crate) mod through;
 mod watch;
 
+use crate::error::Result;
+
+/// Goes on with what `lab faults outage` or `partition`, whose name this is, left undone in its folder, by its own
+/// settings; how many rows go on at a time may be said anew.
+///
+/// # Errors
+/// `Usage` when the folder holds no run of this command; a server does not start or answer, a member ends by
+/// itself, `Cancelled`.
+pub fn resume(around: &Around<'_>, command: &str, side_by_side: Option<usize>) -> Result<Outcome> {
+    let settings = Settings::load(around.folder)?;
+    let around = Around { seed: settings.seed, ..*around };
+    let side_by_side = side_by_side.unwrap_or(settings.side_by_side);
+    match settings.command {
+        Command::Outage { .. } if command == settings.command_name() => {
+            outage::work(&around, &settings, side_by_side)
+        }
+        Command::Partition { .. } if command == settings.command_name() => {
+            partition::work(&around, &settings, side_by_side)
+        }
+        _ => Err(settings.other_than(command, around.folder)),
+    }
+}
+
 pub use fault::Fault;
 pub use group::{Around, Ended};
 pub use outcome::{Measured, Outcome, Told, recompute};

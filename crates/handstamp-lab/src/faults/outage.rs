@@ -249,24 +249,13 @@ pub fn run(
     work(around, &settings, side_by_side)
 }
 
-/// Goes on with what a run left undone in its folder, by its own settings; rows at a time may be other ones.
-///
-/// # Errors
-/// `Usage` when the folder holds no run of this command; the others as of [`run`].
-pub fn resume(around: &Around<'_>, side_by_side: Option<usize>) -> Result<Outcome> {
-    let settings = Settings::load(around.folder)?;
-    let around = Around { seed: settings.seed, ..*around };
-    work(&around, &settings, side_by_side.unwrap_or(settings.side_by_side))
-}
-
-fn work(around: &Around<'_>, settings: &Settings, side_by_side: usize) -> Result<Outcome> {
+/// Does the rows that are left.
+pub(super) fn work(around: &Around<'_>, settings: &Settings, side_by_side: usize) -> Result<Outcome> {
     let Command::Outage { times, .. } = settings.command else {
         return Err(settings.other_than("outage", around.folder));
     };
-    let rows = outcome::left(around.folder, settings);
-    work_off(around, lanes(rows, side_by_side), side_by_side, &|around, scene, key| {
-        one(around, scene, key, &times)
-    })?;
+    let lanes = lanes(outcome::left(around.folder, settings), side_by_side);
+    work_off(around, lanes, side_by_side, &|around, scene, key| one(around, scene, key, &times))?;
     outcome::recompute(around.folder)
 }
 

@@ -5,6 +5,7 @@ use super::fault::Fault;
 use super::outage::OutageTimes;
 use super::partition::Split;
 use crate::error::{LabError, Result};
+use crate::json_file;
 use crate::subjects::Subject;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -179,12 +180,10 @@ impl Settings {
     /// # Errors
     /// `Usage` when the folder holds a run; the file cannot be written.
     pub fn save(&self, folder: &Path) -> Result<()> {
-        let path = folder.join(Self::FILE);
-        if path.exists() {
+        if folder.join(Self::FILE).exists() {
             return Err(LabError::usage(format!("{} holds a run already", folder.display())));
         }
-        let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
-        std::fs::write(&path, text).map_err(|error| LabError::file("write", &path, error))
+        json_file::save(folder, Self::FILE, self)
     }
 
     /// Those of a folder.
@@ -192,13 +191,7 @@ impl Settings {
     /// # Errors
     /// `Usage` when it holds no run of `lab faults`.
     pub fn load(folder: &Path) -> Result<Self> {
-        let path = folder.join(Self::FILE);
-        let text = std::fs::read_to_string(&path).map_err(|error| {
-            LabError::usage(format!("{} holds no run of lab faults", folder.display())).because(error)
-        })?;
-        serde_json::from_str(&text).map_err(|error| {
-            LabError::usage(format!("{}: no settings of lab faults", path.display())).because(error)
-        })
+        json_file::load(folder, Self::FILE, "run of lab faults")
     }
 }
 

@@ -22,6 +22,7 @@ pub use run::{Launch, Surroundings, Tick};
 pub use settings::{Profile, Row, RowKind, SETTINGS_FILE, Settings};
 
 use crate::error::{LabError, LabErrorKind, Result};
+use crate::json_file;
 use crate::subjects::Subject;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -89,9 +90,7 @@ pub fn run(around: &Surroundings<'_>, progress: &(dyn Fn(Progress) + Sync)) -> R
 }
 
 fn save_rates(around: &Surroundings<'_>, rates: &BTreeMap<String, f64>) -> Result<()> {
-    let path = around.folder.join(outcome::THROUGHPUT_FILE);
-    let text = serde_json::to_string_pretty(rates).unwrap_or_default() + "\n";
-    std::fs::write(&path, text).map_err(|error| LabError::file("write", &path, error))
+    json_file::save(around.folder, outcome::THROUGHPUT_FILE, rates)
 }
 
 struct Meter<'a> {

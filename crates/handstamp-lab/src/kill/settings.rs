@@ -1,6 +1,7 @@
 //! What a kill run is asked to do; kept beside its histories, so that `verify` and `--resume` know.
 
 use crate::error::{LabError, Result};
+use crate::json_file;
 use crate::schedule::Schedule;
 use crate::subjects::Subject;
 use crate::workload::Plan;
@@ -187,9 +188,7 @@ impl Settings {
     /// # Errors
     /// The file cannot be written.
     pub fn save(&self, folder: &Path) -> Result<()> {
-        let path = folder.join(SETTINGS_FILE);
-        let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
-        std::fs::write(&path, text).map_err(|error| LabError::file("write", &path, error))
+        json_file::save(folder, SETTINGS_FILE, self)
     }
 
     /// Reads them from a run's folder.
@@ -197,14 +196,7 @@ impl Settings {
     /// # Errors
     /// `Usage` when the folder holds no run.
     pub fn load(folder: &Path) -> Result<Self> {
-        let path = folder.join(SETTINGS_FILE);
-        let text = std::fs::read_to_string(&path).map_err(|error| {
-            LabError::usage(format!("{} holds no lab run: no {SETTINGS_FILE}", folder.display()))
-                .because(error)
-        })?;
-        serde_json::from_str(&text).map_err(|error| {
-            LabError::usage(format!("{}: no settings of a lab run", path.display())).because(error)
-        })
+        json_file::load(folder, SETTINGS_FILE, "lab run")
     }
 }
 

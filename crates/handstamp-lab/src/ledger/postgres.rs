@@ -1,6 +1,6 @@
 //! The ledger as a schema of a Postgres database.
 
-use super::session::Session;
+use super::session::{Session, without_tls};
 use super::{BALANCES, Database, EFFECTS, LEDGER, Span, dead_letter_id, inbox_schema};
 use crate::checker::EndState;
 use crate::error::{LabError, LabErrorKind, Result};
@@ -39,6 +39,7 @@ impl std::fmt::Debug for PostgresLedger {
 
 /// The server's version.
 pub(super) fn version(url: &str) -> Result<String> {
+    without_tls(url)?;
     let session = Session::open(url)?;
     let row = session.wait(session.client.query_one("SHOW server_version", &[]))?;
     Ok(format!("PostgreSQL {}", row.get::<_, String>(0)))

@@ -25,6 +25,27 @@ fn refused(error: tokio_postgres::Error) -> LabError {
     LabError::new(LabErrorKind::Other, "Postgres refuses").because(error)
 }
 
+/// Whether a connection string demands TLS.
+fn demands_tls(url: &str) -> bool {
+    let pairs = url.split(|c: char| "?&".contains(c) || c.is_whitespace());
+    pairs.filter_map(|pair| pair.split_once('=')).any(|(name, value)| {
+        let value = value.trim_matches('\'');
+        (name == "sslmode" && (value == "require" || value.starts_with("verify")))
+            || (name == "sslnegotiation" && value == "direct")
+    })
+}
+
+/// Refuses what the lab cannot do: its proxies read what passes, and its hand-written consumers have no TLS.
+pub(super) fn without_tls(url: &str) -> Result<()> {
+    if demands_tls(url) {
+        return Err(LabError::usage(
+            "the lab speaks to Postgres without TLS, and this database URL demands it (sslmode): name a test database \
+             that also answers without; only `lab own` can give your program a URL with TLS (`database.parameters`)",
+        ));
+    }
+    Ok(())
+}
+
 impl Session {
     /// Connects.
     pub(crate) fn open(url: &str) -> Result<Self> {
@@ -69,5 +90,27 @@ impl Session {
     /// The one number that a query answers.
     pub(crate) fn number(&self, sql: &str) -> Result<i64> {
         Ok(self.wait(self.client.query_one(sql, &[]))?.get(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_that_demands_tls_is_refused_before_anything_is_connected_to() {
+        for url in [
+            "postgres://me@h/d?sslmode=require",
+            "postgres://me@h/d?application_name=x&sslmode=verify-full&sslrootcert=y",
+            "host=h sslmode=verify-ca",
+            "host=h sslmode='require'",
+            "postgres://me@h/d?sslnegotiation=direct",
+        ] {
+            let error = without_tls(url).unwrap_err();
+            assert!(error.kind == LabErrorKind::Usage && error.to_string().contains("without TLS"), "{url}");
+        }
+        for url in ["postgres://me@h/sslmode", "postgres://me@h/d?sslmode=prefer", "host=h sslmode=disable"] {
+            assert!(without_tls(url).is_ok(), "{url}");
+        }
     }
 }

@@ -11,8 +11,9 @@
 
 use super::outcome::{Named, Outcome, Shows};
 use crate::checker::judge;
-use crate::error::{LabError, Result};
+use crate::error::Result;
 use crate::history::{self, Entry, Event, end_state};
+use crate::json_file;
 use crate::workload::{Credit, read_sent};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -43,9 +44,7 @@ impl Settings {
     /// # Errors
     /// The file cannot be written.
     pub fn save(&self, folder: &Path) -> Result<()> {
-        let path = folder.join(SETTINGS_FILE);
-        let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
-        std::fs::write(&path, text).map_err(|error| LabError::file("write", &path, error))
+        json_file::save(folder, SETTINGS_FILE, self)
     }
 
     /// Reads them.
@@ -53,11 +52,7 @@ impl Settings {
     /// # Errors
     /// `Usage` when the folder holds no matrix.
     pub fn load(folder: &Path) -> Result<Self> {
-        let path = folder.join(SETTINGS_FILE);
-        let text = std::fs::read_to_string(&path).map_err(|error| LabError::file("read", &path, error))?;
-        serde_json::from_str(&text).map_err(|error| {
-            LabError::usage(format!("{}: no settings of a matrix", path.display())).because(error)
-        })
+        json_file::load(folder, SETTINGS_FILE, "matrix")
     }
 }
 

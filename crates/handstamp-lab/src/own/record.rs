@@ -10,8 +10,9 @@
 use super::outcome::{Done, Outcome, Seen, Through, Trace, outcome};
 use super::plan::Fault;
 use super::settings::{CountedBy, Faults, Messages, Settings};
-use crate::error::{LabError, Result};
+use crate::error::Result;
 use crate::history::{self, Entry, Event, end_state};
+use crate::json_file;
 use crate::workload::read_sent;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -72,9 +73,7 @@ impl Asked {
     }
 
     pub(super) fn save(&self, folder: &Path) -> Result<()> {
-        let path = folder.join(SETTINGS_FILE);
-        let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
-        std::fs::write(&path, text).map_err(|error| LabError::file("write", &path, error))
+        json_file::save(folder, SETTINGS_FILE, self)
     }
 
     /// Reads them from a folder.
@@ -82,11 +81,7 @@ impl Asked {
     /// # Errors
     /// `Usage` when the folder holds no run of a user's program.
     pub fn load(folder: &Path) -> Result<Self> {
-        let path = folder.join(SETTINGS_FILE);
-        let text = std::fs::read_to_string(&path).map_err(|error| LabError::file("read", &path, error))?;
-        serde_json::from_str(&text).map_err(|error| {
-            LabError::usage(format!("{}: no settings of such a run", path.display())).because(error)
-        })
+        json_file::load(folder, SETTINGS_FILE, "run of a program")
     }
 }
 

@@ -129,13 +129,25 @@ pub fn note(folder: &Path, servers: &str, settings: &impl Serialize) -> Result<(
 /// `Usage` when it was on others; what was noted cannot be read.
 #[cfg(feature = "postgres")]
 pub(crate) fn same_servers(folder: &Path, servers: &str) -> Result<()> {
+    same(folder, servers, &Value::Null)
+}
+
+/// The same for a run that notes here what was asked for.
+///
+/// # Errors
+/// `Usage` when it was on others, or something else was asked for; what was noted cannot be read.
+pub fn same(folder: &Path, servers: &str, settings: &Value) -> Result<()> {
+    let other = |was: &str, is: &str| {
+        Err(LabError::usage(format!("the run in {} was {was}, not {is}", folder.display())))
+    };
     match about(folder)? {
-        Some(about) if about.servers != servers => Err(LabError::usage(format!(
-            "the run in {} was on {}, not on {servers}",
-            folder.display(),
-            about.servers
-        ))),
-        _ => note(folder, servers, &Value::Null),
+        Some(about) if about.servers != servers => {
+            other(&format!("on {}", about.servers), &format!("on {servers}"))
+        }
+        Some(about) if about.settings != *settings => {
+            other(&format!("one of {}", about.settings), &format!("of {settings}"))
+        }
+        _ => note(folder, servers, settings),
     }
 }
 

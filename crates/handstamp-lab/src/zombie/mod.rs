@@ -196,9 +196,7 @@ pub fn run(
     step: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Outcome> {
     around.settings.save(around.folder)?;
-    let path = around.folder.join(Stalls::FILE);
-    let text = serde_json::to_string_pretty(stalls).unwrap_or_default() + "\n";
-    std::fs::write(&path, text).map_err(|error| LabError::file("write", &path, error))?;
+    crate::json_file::save(around.folder, Stalls::FILE, stalls)?;
     let all: VecDeque<(u32, Row)> = (0..around.settings.runs)
         .flat_map(|run| Row::ALL.map(|row| (run, row)))
         .filter(|(run, row)| !outcome::is_complete(around.folder, *row, *run))

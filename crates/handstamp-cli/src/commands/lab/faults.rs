@@ -107,7 +107,7 @@ mod with_servers {
     use handstamp_lab::faults::outage::{self, OutageTimes};
     use handstamp_lab::faults::partition::{self, Split};
     use handstamp_lab::faults::report::Row;
-    use handstamp_lab::faults::{Around, Fault, Outcome, Settings};
+    use handstamp_lab::faults::{Around, Fault, Outcome, Settings, resume};
     use handstamp_lab::kill::Conclusion;
     use handstamp_lab::subjects::Subject;
     use std::path::{Path, PathBuf};
@@ -126,7 +126,7 @@ mod with_servers {
             Faults::Commit(args) => cut_commits(args),
             Faults::Outage(args) => with_servers(args, "outage", |around, long, side_by_side| {
                 if args.common.resume.is_some() {
-                    return outage::resume(around, side_by_side);
+                    return resume(around, "outage", side_by_side);
                 }
                 let times = if long { OutageTimes::LONG } else { OutageTimes::QUICK };
                 let side_by_side = side_by_side.unwrap_or_else(|| usual(long));
@@ -134,7 +134,7 @@ mod with_servers {
             }),
             Faults::Partition(args) => with_servers(args, "partition", |around, long, side_by_side| {
                 if args.common.resume.is_some() {
-                    return partition::resume(around, side_by_side);
+                    return resume(around, "partition", side_by_side);
                 }
                 let rounds = if long { ROUNDS.1 } else { ROUNDS.0 };
                 let side_by_side = side_by_side.unwrap_or_else(|| usual(long));

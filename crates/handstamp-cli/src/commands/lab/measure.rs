@@ -81,15 +81,21 @@ pub(crate) fn throughput(args: &ThroughputArgs) -> Result<Exit, CliError> {
         Settings { runs: args.runs, throughput_messages: args.messages, ..Settings::of(Profile::Quick) };
     let settings = settings.checked(false).map_err(failed)?;
     let asked = serde_json::json!({ "messages": args.messages, "runs": args.runs });
-    report::note(folder, servers, &asked).map_err(failed)?;
+    report::same(folder, servers, &asked).map_err(failed)?;
     output::say(&format!(
         "{} messages, {} rounds, on {servers}\nresults: {}",
         args.messages,
         args.runs,
         folder.display()
     ));
-    progress::steps("measurements", |step| throughput::run(&ground.around(&settings), step))
-        .map_err(failed)?;
+    progress::steps("measurements", |step| throughput::run(&ground.around(&settings), step)).map_err(
+        |error| {
+            failed(error).hint(format!(
+                "what was measured is kept: the same command with --out {} goes on",
+                folder.display()
+            ))
+        },
+    )?;
     show(folder, args.json)
 }
 

@@ -110,15 +110,12 @@ mod with_kafka {
             folder: &folder,
             cancel: &cancel,
         };
-        let said = Mutex::new(Instant::now());
+        let (began, said) = (Instant::now(), Mutex::new(Instant::now()));
         let progress = |stage: own::Stage| {
             let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             if said.elapsed() >= SAY_EVERY {
                 *said = Instant::now();
-                output::say(&format!(
-                    "{} of {} faults done, {} of {} messages applied",
-                    stage.faults, stage.of, stage.applied, stage.good
-                ));
+                output::say(&own_text::stage(&stage, began.elapsed()));
             }
         };
         let outcome = own::run(&settings, &ground, &progress).map_err(failed)?;

@@ -1,8 +1,10 @@
 //! What `lab own` says to people.
 
 use crate::output::table::grouped;
-use handstamp_lab::own::{Conclusion, Done, Fault, Outcome, Settings, Through, Trace};
+use handstamp_lab::kill::Progress;
+use handstamp_lab::own::{Conclusion, Done, Fault, Outcome, Settings, Stage, Through, Trace};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 /// What is going to be done.
 pub(crate) fn intention(settings: &Settings, servers: &str) -> String {
@@ -66,6 +68,18 @@ pub(crate) fn told(outcome: &Outcome) -> String {
         Conclusion::Inconclusive(why) => format!("proves nothing: {}\n", why.join("; ")),
     });
     text
+}
+
+/// How far it is, and how long the faults that are left take if they go on like this.
+pub(crate) fn stage(stage: &Stage, took: Duration) -> String {
+    let count = |count| u64::try_from(count).unwrap_or(u64::MAX);
+    let progress = Progress { done: count(stage.faults), all: count(stage.of), took };
+    let rest = progress.rest().filter(|rest| !rest.is_zero());
+    let rest = rest.map_or_else(String::new, |rest| format!(", about {} s left", rest.as_secs()));
+    format!(
+        "{} of {} faults done, {} of {} messages applied{rest}",
+        stage.faults, stage.of, stage.applied, stage.good
+    )
 }
 
 fn doubled(outcome: &Outcome) -> String {
