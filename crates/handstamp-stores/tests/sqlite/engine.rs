@@ -6,7 +6,8 @@ use handstamp_core::decide::Policy;
 use handstamp_core::json::Pointer;
 use handstamp_core::retry::RetryPolicy;
 use handstamp_core::{
-    Consumer, ConsumerName, ConsumerOptions, Counts, Identity, LiveCounts, Message, ParkingStore, RunErrorKind,
+    Consumer, ConsumerName, ConsumerOptions, Counts, Identity, LiveCounts, Message, ParkingStore,
+    RunErrorKind,
 };
 use handstamp_stores::effect::{CompiledEffect, EffectSpec};
 use handstamp_stores::sqlite::{SqlEffects, SqliteStore, Tx};

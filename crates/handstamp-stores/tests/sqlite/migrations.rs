@@ -1,6 +1,6 @@
 //! Migration on SQLite: once, by checksum, from many processes, and never over what does not fit.
 
-use crate::support::{beside, letter, number, open, options, registered, requests};
+use crate::support::{beside, letter, number, open, options, park, registered, requests, row};
 use handstamp_core::parked::ParkingStore;
 use handstamp_core::{Claim, ConsumerName, FailureClass, Fingerprint, InboxState, Store, StoreErrorKind};
 use handstamp_stores::redrive::{Operation, Redrive, Redriven};
@@ -221,6 +221,38 @@ async fn what_needs_the_second_version_says_so() {
         assert_eq!(error.kind, StoreErrorKind::NotMigrated, "{error}");
         assert!(error.message.contains("0002_parked.sql has not run"), "{error}");
     }
+}
+
+/// What a retry would meet at night is met before the first message.
+#[tokio::test]
+async fn a_rehearsal_parks_retries_and_gives_up() {
+    let folder = TempDir::new().unwrap();
+    let store = open(&folder).await;
+    let consumer = registered(&store, "wallet").await;
+    park(&store, &consumer, &[row("a", None)]).await;
+    let eyes = beside(&folder);
+    let (name, fingerprint) = (ConsumerName::new("wallet").unwrap(), Fingerprint("test".into()));
+    let effects = sqlite::SqlEffects::new(Vec::new());
+    let options = options(&folder);
+    let rehearse = || SqliteStore::rehearse(&options, &effects, &name, &fingerprint);
+    rehearse().await.unwrap();
+    for (when, table) in [
+        ("INSERT", "handstamp_parked"),
+        ("UPDATE", "handstamp_parked"),
+        ("DELETE", "handstamp_parked"),
+        ("INSERT", "handstamp_attempts"),
+    ] {
+        let broken =
+            format!("CREATE TRIGGER no BEFORE {when} ON {table} BEGIN SELECT RAISE(ABORT, 'no'); END");
+        eyes.execute_batch(&broken).unwrap();
+        let error = rehearse().await.unwrap_err();
+        assert_eq!(error.kind, StoreErrorKind::SchemaMismatch, "{when} {table}: {error}");
+        eyes.execute_batch("DROP TRIGGER no").unwrap();
+    }
+    // Nothing of it stays, and what was parked is as it was.
+    let all = "SELECT (SELECT count(*) FROM handstamp_parked WHERE attempts = 0) * 100
+        + (SELECT count(*) FROM handstamp_inbox) * 10 + (SELECT count(*) FROM handstamp_attempts)";
+    assert_eq!(number(&eyes, all), 110);
 }
 
 #[test]

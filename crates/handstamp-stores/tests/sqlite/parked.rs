@@ -9,7 +9,7 @@ use handstamp_stores::sqlite::{Setup, SqliteOptions, SqliteStore};
 use rusqlite::Connection;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const ROWS: usize = 1_000;
@@ -30,11 +30,15 @@ async fn work(path: &Path) -> usize {
         SqliteStore::open(SqliteOptions { setup: Some(setup), ..SqliteOptions::new(path) }).await.unwrap();
     let name = ConsumerName::new("wallet").unwrap();
     let consumer = store.register(&name, &Fingerprint("test".into()), false).await.unwrap();
-    let (mut taken, mut turns) = (0, 0_usize);
+    let (mut taken, mut turns, began) = (0, 0_usize, Instant::now());
     while store.parked_status(&consumer).await.unwrap().count > 0 {
+        assert!(began.elapsed() < Duration::from_secs(120), "what is parked never comes due");
         let (mut tx, rows) = match store.take_due(&consumer, 17).await {
             Ok(Some(due)) => due,
-            Ok(None) => continue,
+            Ok(None) => {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                continue;
+            }
             Err(error) if error.kind == StoreErrorKind::Conflict => continue,
             Err(error) => panic!("{error}"),
         };
