@@ -192,7 +192,9 @@ impl KafkaOptions {
     /// Settings of any client: brokers and what passes through.
     pub(super) fn plain_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
-        config.set_log_level(RDKafkaLogLevel::Info);
+        // The wrapper drops what is above its own level, whatever the library was told to say.
+        let debug = self.options.contains_key("debug");
+        config.set_log_level(if debug { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
         config.set("client.id", "handstamp");
         for (key, value) in Reconnects::new(&self.options).settings() {
             config.set(key, value);
