@@ -3,6 +3,8 @@
 //! Authoritative: the store, for what is due and for how often a message failed; a row's lock in an open
 //! transaction is the whole fence. Nothing about attempts is kept here longer than until the next commit. The
 //! worker's turns are turns like those of lanes: they take a slot, alternate with the lanes, and hear a stop.
+//! A failed attempt is written once; where another process got the row while this one had rolled back, behind
+//! what that one writes, and not at all if that one brought the message to its end.
 //!
 //! ```text
 //! look: status ─ nothing due ─► the next look when something is, or soon

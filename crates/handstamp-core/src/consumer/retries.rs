@@ -166,7 +166,7 @@ impl Retries {
         let (count, max) = (parked.count.get(), self.parked_max);
         match self.full {
             None if count < max => return false,
-            Some(_) if count < max - max.div_ceil(10) => {
+            Some(_) if count < max - max / 10 => {
                 tracing::info!(target: "handstamp", parked = count, parked_max = max, "new messages are begun again");
                 self.full = None;
                 return false;
