@@ -31,7 +31,7 @@ use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
-/// Rows that `parked_status` counts at most: an index read of some 50 milliseconds.
+/// Rows that `parked_status` counts at most: an index read of some 80 milliseconds.
 pub(super) const COUNT_MAX: i64 = 1_000_000;
 /// A hundred years; no wait is longer.
 const WAIT_MAX_MS: i64 = 3_155_760_000_000;

@@ -4,6 +4,8 @@
 -- while its lock was asked for is checked again as it is then.
 -- Lock: ROW SHARE on parked, and FOR UPDATE of the rows answered.
 -- Index: parked_by_due, read in its order until enough rows are locked; parked_by_order, one row each.
+-- The parameters stand in sub-selects so that the planner's guess does not depend on them: without statistics
+-- it would rather look at every due row and sort.
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::int8 AS ms
 )
@@ -12,13 +14,13 @@ SELECT p.failed_at_ms, p.received_at_ms, p.attempts, p.class, p.code, p.reason, 
        p.header_names, p.header_values, p.value_full_bytes, p.value_blake3,
        p.dedup, p.parked_at_ms, (SELECT ms FROM clock) - p.parked_at_ms, p.order_key
 FROM {schema}.parked AS p
-WHERE p.consumer = $1::int2 AND NOT p.behind AND p.due_at_ms <= (SELECT ms FROM clock)
+WHERE p.consumer = (SELECT $1::int2) AND NOT p.behind AND p.due_at_ms <= (SELECT ms FROM clock)
   AND CASE WHEN p.order_key IS NULL THEN true ELSE p.seq = (
           SELECT f.seq FROM {schema}.parked AS f
-          WHERE f.consumer = $1::int2 AND f.order_key = p.order_key
+          WHERE f.consumer = p.consumer AND f.order_key = p.order_key
           ORDER BY f.seq LIMIT 1
       ) END
   AND {guard}
 ORDER BY p.due_at_ms, p.seq
-LIMIT $2::int8
+LIMIT (SELECT $2::int8)
 FOR UPDATE OF p SKIP LOCKED
