@@ -1,7 +1,7 @@
 //! `lab faults` against real servers. Without them these tests fail: `scripts/test` starts them.
 //!
-//! Much of their time is waiting, so they run side by side, two rows of each on servers, topics and schemas of
-//! their own: more brokers at a time are slower, for starting them is work.
+//! Nearly all of their time is waiting, so they run side by side, each row on servers, topics and schemas of
+//! its own; with fewer of them at a time the tests take a third longer, also on two busy cores.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -122,13 +122,13 @@ fn holds(run: impl Fn(&Around<'_>) -> Result<Outcome>) -> Outcome {
 #[test]
 fn no_outage_doubles_loses_or_gives_up_a_message() {
     let outcome =
-        holds(|around| outage::run(around, &Fault::ALL, Subject::Handstamp50, &OutageTimes::QUICK, 2));
+        holds(|around| outage::run(around, &Fault::ALL, Subject::Handstamp50, &OutageTimes::QUICK, 4));
     assert_eq!(outcome.rows.len(), Fault::ALL.len());
 }
 
 #[test]
 fn a_member_cut_off_from_the_broker_alone_doubles_nothing() {
-    let outcome = holds(|around| partition::run(around, &Split::ALL, Subject::Handstamp, 1, 2));
+    let outcome = holds(|around| partition::run(around, &Split::ALL, Subject::Handstamp, 1, 3));
     // The control is one more.
     assert_eq!(outcome.rows.len(), Split::ALL.len() + 1);
 }

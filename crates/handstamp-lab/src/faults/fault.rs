@@ -19,6 +19,8 @@ use tokio_postgres::{Client, NoTls};
 
 /// The role of the subjects: no superuser, so that the last connections are not kept free for it.
 const ROLE: &str = "lab_member";
+/// So many looks in a row must find no place left and no member connected.
+const QUIET_LOOKS: u32 = 8;
 /// More than any server of ours accepts.
 const CONNECTIONS_TRIED_MAX: usize = 1000;
 /// Longest wait for a promoted standby to take writes.
@@ -303,6 +305,7 @@ impl<'a> Scene<'a> {
         let end_members = format!(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = '{ROLE}' AND application_name <> 'lab_taken'"
         );
+        let mut quiet = 0;
         for _ in 0..CONNECTIONS_TRIED_MAX {
             self.around.cancel.check()?;
             let connected = self.runtime.block_on(async {
@@ -313,9 +316,12 @@ impl<'a> Scene<'a> {
             match connected {
                 Ok(client) => self.taken.push(client),
                 Err(error) if error.code().is_some_and(|code| code.code() == "53300") => {
-                    if group.watch.number(&end_members)? == 0 {
+                    // One that is just connecting has a place and no name yet.
+                    quiet = if group.watch.number(&end_members)? == 0 { quiet + 1 } else { 0 };
+                    if quiet == QUIET_LOOKS {
                         return Ok(());
                     }
+                    self.around.cancel.sleep(Duration::from_millis(50))?;
                 }
                 Err(error) => {
                     return Err(LabError::new(LabErrorKind::Other, "taking connections").because(error));
