@@ -200,6 +200,11 @@ fn a_missing_topic_names_the_flag_and_check_says_what_to_do() {
         check.stdout
     );
     servers.place.run(&["run", "kafka.toml", "--migrate", "--fail-fast"]).exits(3);
+    // Nothing is idle before there is a topic: what ends the wait is said with it.
+    let mut running = servers.place.start("trace", &["run", "kafka.toml", "--migrate", "--until-idle", "1s"]);
+    running.says("--fail-fast");
+    running.signal("TERM");
+    running.finish().exits(0);
 }
 
 #[test]

@@ -84,7 +84,7 @@ pub(super) fn wait_for_topics(worker: &mut Worker) -> Result<Option<Plan>, Sourc
         let away = matches!(trouble, Trouble::Away(_));
         if said.is_none_or(|at| at.elapsed() >= SAY_EVERY) {
             said = Some(Instant::now());
-            tracing::warn!(target: "handstamp", waiting_s = started.elapsed().as_secs(), "{}; waiting",
+            tracing::warn!(target: "handstamp", waiting_s = started.elapsed().as_secs(), "{}; waiting (with fail_fast, --fail-fast of the program, it would end)",
                 failure(&worker.options, trouble).message);
         }
         worker.wait_idle(ask_again);
