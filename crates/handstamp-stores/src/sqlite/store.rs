@@ -54,11 +54,12 @@ pub struct SqliteStore {
 /// The one write connection.
 #[derive(Debug)]
 struct Slot {
+    /// A connection that only reads, kept for looks that come often. It is closed before the one that writes:
+    /// the last one to be closed empties the WAL into the file, which only a writer can.
+    reader: Mutex<Option<Opened>>,
     options: SqliteOptions,
     turns: Arc<Semaphore>,
     idle: Mutex<Option<Opened>>,
-    /// A connection that only reads, kept for looks that come often.
-    reader: Mutex<Option<Opened>>,
     yield_until: Mutex<Option<Instant>>,
     /// The last transaction held the lock for long.
     held_long: AtomicBool,

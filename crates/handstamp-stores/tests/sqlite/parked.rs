@@ -299,6 +299,23 @@ async fn nothing_is_resumed_when_sqlite_had_rolled_back() {
     assert_eq!(store.inbox_get(&name, &id("a")).await.unwrap().unwrap().state, InboxState::Parked);
 }
 
+/// Whoever copies the file of a program that has ended copies all of it.
+#[tokio::test]
+async fn a_closed_store_leaves_one_file() {
+    let folder = TempDir::new().unwrap();
+    let store = open(&folder).await;
+    let consumer = registered(&store, "wallet").await;
+    park(&store, &consumer, &[row("a", None)]).await;
+    assert_eq!(store.parked_status(&consumer).await.unwrap().count, 1);
+    let (tx, _) = store.take_due(&consumer, 1).await.unwrap().unwrap();
+    store.commit(tx).await.unwrap();
+    assert!(folder.path().join("store.db-wal").exists());
+    drop(store);
+    let left: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["store.db"]);
+}
+
 /// A file that was removed or replaced is noticed by what only reads, too.
 #[tokio::test]
 async fn another_file_under_the_same_name_is_read_anew() {

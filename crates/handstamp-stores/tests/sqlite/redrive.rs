@@ -228,7 +228,11 @@ async fn a_discarded_dead_letter_is_gone_and_known() {
     let reused = letter(Some(b"taken"), FailureClass::IdReused);
     let nameless = letter(None, FailureClass::Identity);
     let stays = letter(Some(b"stays"), FailureClass::Sql);
-    kill(&store, &consumer, &[own.clone(), reused.clone(), nameless.clone(), stays.clone()]).await;
+    let reuses = letter(Some(b"stays"), FailureClass::IdReused);
+    let letters = [&own, &reused, &nameless, &stays, &reuses].map(Clone::clone);
+    kill(&store, &consumer, &letters).await;
+    let other = store.discard(&wallet(), &[key_of(&reuses)], &operation(6)).await.unwrap();
+    assert_eq!(other, [true]);
     let keys = [&own, &reused, &nameless, &own].map(key_of);
     let mut operation = operation(7);
     operation.why = "a\0b".into();
