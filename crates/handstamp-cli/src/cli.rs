@@ -1,7 +1,10 @@
 //! The command line: what can be typed, with examples.
 
+pub(crate) mod dlq;
+
 use crate::config::TIME_MAX;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use dlq::DlqCommand;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,7 +14,7 @@ const EXIT_CODES: &str = "Exit codes:
   2  wrong command line or configuration
   3  source or store cannot be reached
   4  the tables are missing: run `handstamp migrate FILE`
-  5  a check, or the lab, found a problem
+  5  a check, or the lab, found a problem; dead letters that were to go stayed
   6  a run of the lab proves nothing: a control did no harm
   7  stopped before it had finished; what was open is rolled back and comes again";
 
@@ -77,9 +80,17 @@ of `url` neither beside a `migrate_url`; --show-sql needs no connection at all."
     /// Ask what became of a message.
     #[command(subcommand)]
     Inbox(InboxCommand),
-    /// Look at dead letters.
+    /// Look at dead letters, send them back, give them up.
     #[command(subcommand)]
     Dlq(DlqCommand),
+    /// Say in plain words what happens to a message that fails.
+    #[command(after_help = "Examples:
+  handstamp explain wallet.toml
+  handstamp explain wallet.toml --json
+
+What is said is computed by the function that decides for `run`, with the waits of this file. No server is asked; \
+variables of `[source]`, `[store]`, `[identity]` and the effects need not be set.")]
+    Explain(ExplainArgs),
     /// Publish messages to consume.
     #[command(after_help = "Examples:
   handstamp publish kafka.toml --sample credits --count 1000 --duplicates 0.1 --create-topic
@@ -133,6 +144,16 @@ pub(crate) struct CheckArgs {
     pub(crate) json: bool,
 }
 
+/// `explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The pipeline's TOML file.
+    pub(crate) file: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `migrate`.
 #[derive(Debug, Args)]
 pub(crate) struct MigrateArgs {
@@ -171,67 +192,6 @@ pub(crate) struct InboxGetArgs {
     #[arg(allow_hyphen_values = true)]
     pub(crate) id: String,
     /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `dlq`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum DlqCommand {
-    /// List dead letters, oldest first.
-    #[command(after_help = "Examples:
-  handstamp dlq list wallet.toml
-  handstamp dlq list wallet.toml --class identity --limit 20 --json")]
-    List(DlqListArgs),
-    /// Show one dead letter whole.
-    #[command(after_help = "Example:
-  handstamp dlq show wallet.toml 0f1e2d3c4b5a69788796a5b4c3d2e1f0")]
-    Show(DlqShowArgs),
-    /// Write dead letters as JSON lines, byte for byte.
-    #[command(after_help = "Examples:
-  handstamp dlq export wallet.toml > dead.jsonl
-
-Key, value and header values are text where they are UTF-8, otherwise {\"base64\": \"…\"}; null stays null.")]
-    Export(DlqExportArgs),
-}
-
-/// `dlq list`.
-#[derive(Debug, Args)]
-pub(crate) struct DlqListArgs {
-    /// The pipeline's TOML file.
-    pub(crate) file: PathBuf,
-    /// Only this class, such as `identity` or `sql`.
-    #[arg(long)]
-    pub(crate) class: Option<String>,
-    /// At most so many.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) limit: u32,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `dlq show`.
-#[derive(Debug, Args)]
-pub(crate) struct DlqShowArgs {
-    /// The pipeline's TOML file.
-    pub(crate) file: PathBuf,
-    /// The dead letter's key from `dlq list`.
-    pub(crate) key: String,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `dlq export`.
-#[derive(Debug, Args)]
-pub(crate) struct DlqExportArgs {
-    /// The pipeline's TOML file.
-    pub(crate) file: PathBuf,
-    /// Only this class.
-    #[arg(long)]
-    pub(crate) class: Option<String>,
-    /// JSON lines; always so, accepted for symmetry.
     #[arg(long)]
     pub(crate) json: bool,
 }

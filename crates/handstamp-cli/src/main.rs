@@ -7,6 +7,7 @@ mod backend;
 mod cli;
 mod commands;
 mod config;
+mod dlq;
 mod exit;
 mod findings;
 mod hints;

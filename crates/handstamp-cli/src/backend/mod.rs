@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `source` | `[source]` → a source |
 //! | `kafka` | what the program asks of Kafka beside consuming |
-//! | `sqlite`, `postgres` | `[store]` → a store, its effects, and what operators ask of it |
+//! | `sqlite`, `postgres` | `[store]` → a store and its effects |
+//! | `operations` | what operators ask of a store that is there |
 
 #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
 compile_error!("build the program with a store: the feature `sqlite` or `postgres`");
@@ -13,6 +14,7 @@ compile_error!("build the program with a source: the feature `file` or `kafka`")
 
 #[cfg(feature = "kafka")]
 pub(crate) mod kafka;
+pub(crate) mod operations;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 pub(crate) mod source;
@@ -22,10 +24,8 @@ pub(crate) mod sqlite;
 use crate::config::{Config, StoreSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
-use handstamp_core::{
-    BatchHandler, FailureClass, Fingerprint, MessageId, ParkingStore, Store, StoreError, StoreErrorKind,
-};
-use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
+use handstamp_core::{BatchHandler, Fingerprint, ParkingStore, Store, StoreError, StoreErrorKind};
+pub(crate) use operations::Operations;
 use std::sync::Arc;
 
 /// What is said where SQLite is asked to grant something.
@@ -76,7 +76,7 @@ impl NameInStore {
 /// Making one does not connect; each method says what it needs.
 pub(crate) trait Backend: Sized {
     /// The store.
-    type Store: ParkingStore;
+    type Store: ParkingStore + Operations;
     /// The declared effects.
     type Effects: BatchHandler<<Self::Store as Store>::Tx>;
 
@@ -89,40 +89,8 @@ pub(crate) trait Backend: Sized {
     /// Opens the store and prepares the effects. An error of kind `Unavailable` may be tried again.
     async fn open(&self, config: &Config) -> Result<(Arc<Self::Store>, Self::Effects), StoreError>;
 
-    /// Whether the store holds the id in its inbox, or else the dead letter.
-    #[cfg_attr(not(feature = "file"), allow(dead_code, reason = "only a file has a position to ask about"))]
-    async fn knows(
-        &self,
-        config: &Config,
-        id: Option<&MessageId>,
-        letter: DeadLetterKey,
-    ) -> Result<bool, StoreError> {
-        if let Some(id) = id
-            && self.inbox_row(config, id).await?.is_some()
-        {
-            return Ok(true);
-        }
-        Ok(self.dead_letter(config, letter).await?.is_some())
-    }
-
-    /// What is known of an id.
-    async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError>;
-
-    /// A page of dead letters, oldest first.
-    async fn dead_letters(
-        &self,
-        config: &Config,
-        class: Option<FailureClass>,
-        after: Option<DeadLetterCursor>,
-        limit: u32,
-    ) -> Result<Vec<DeadLetterSummary>, StoreError>;
-
-    /// One dead letter.
-    async fn dead_letter(
-        &self,
-        config: &Config,
-        key: DeadLetterKey,
-    ) -> Result<Option<DeadLetterRow>, StoreError>;
+    /// The store for operators: it must be there, and needs neither effects nor a setup file.
+    async fn existing(&self, config: &Config) -> Result<Arc<Self::Store>, StoreError>;
 
     /// Connectivity, schema, effects, dangerous settings, and a rehearsal of what a run does with the store;
     /// nothing that it writes stays. Answers what is known of the consumer's name.

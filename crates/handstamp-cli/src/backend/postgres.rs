@@ -1,15 +1,14 @@
-//! Postgres: the store, its effects, and what operators ask of it.
+//! Postgres: the store, and its effects.
 
 use super::{Backend, Migrated, NameInStore, setup_file};
 use crate::config::{Config, PostgresSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
-use handstamp_core::{FailureClass, Fingerprint, MessageId, StoreError, StoreErrorKind};
+use handstamp_core::{Fingerprint, StoreError, StoreErrorKind};
 use handstamp_stores::postgres::{
     MigrateOptions, PostgresOptions, PostgresStore, SchemaName, ServerFacts, Setup, SqlEffects, show_grants,
     show_sql,
 };
-use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -135,26 +134,8 @@ impl Backend for Postgres {
         Ok((Arc::clone(&self.store), effects))
     }
 
-    async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError> {
-        self.store.inbox_row(&config.name, id).await
-    }
-
-    async fn dead_letters(
-        &self,
-        config: &Config,
-        class: Option<FailureClass>,
-        after: Option<DeadLetterCursor>,
-        limit: u32,
-    ) -> Result<Vec<DeadLetterSummary>, StoreError> {
-        self.store.dead_letters(&config.name, class, after, limit).await
-    }
-
-    async fn dead_letter(
-        &self,
-        config: &Config,
-        key: DeadLetterKey,
-    ) -> Result<Option<DeadLetterRow>, StoreError> {
-        self.store.dead_letter(&config.name, key).await
+    async fn existing(&self, _: &Config) -> Result<Arc<PostgresStore>, StoreError> {
+        Ok(Arc::clone(&self.store))
     }
 
     async fn check(

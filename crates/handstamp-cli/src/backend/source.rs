@@ -1,6 +1,8 @@
 //! `[source]` → a source.
 
 use super::Backend;
+#[cfg(feature = "file")]
+use super::Operations;
 #[cfg(not(all(feature = "kafka", feature = "file")))]
 use super::built_without;
 use crate::config::{Config, SourceSection};
@@ -150,9 +152,10 @@ async fn first_unknown<B: Backend>(
     if lines.iter().any(|(id, _)| id.is_some()) {
         lines.retain(|(id, _)| id.is_some());
     }
+    let store = backend.existing(config).await?;
     for (id, line) in lines {
         let letter = DeadLetterKey(line.dead_letter_key(id.clone()));
-        if !backend.knows(config, id.as_ref(), letter).await? {
+        if !store.knows(&config.name, id.as_ref(), letter).await? {
             return Ok(Some(line.record.origin.offset));
         }
     }

@@ -1,11 +1,10 @@
-//! SQLite: the store, its effects, and what operators ask of it.
+//! SQLite: the store, and its effects.
 
 use super::{Backend, Migrated, NO_ROLES, NameInStore, setup_file};
 use crate::config::{Config, SqliteSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
-use handstamp_core::{FailureClass, Fingerprint, MessageId, StoreError, StoreErrorKind};
-use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
+use handstamp_core::{Fingerprint, StoreError, StoreErrorKind};
 use handstamp_stores::sqlite::{Setup, SqlEffects, SqliteOptions, SqliteStore};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,17 +37,6 @@ impl Sqlite {
         options.lock_timeout = self.lock_timeout;
         options.statement_timeout = config.options.handler_timeout;
         options
-    }
-
-    /// The store of a file that must be there: asking about it does not make it, and needs no setup file.
-    async fn existing(&self, config: &Config) -> Result<SqliteStore, StoreError> {
-        if !self.path.exists() {
-            return Err(StoreError::new(
-                StoreErrorKind::NotMigrated,
-                format!("{} does not exist yet; the first run makes it", self.path.display()),
-            ));
-        }
-        SqliteStore::open(SqliteOptions { migrate_new: false, ..self.without_setup(config) }).await
     }
 }
 
@@ -87,26 +75,15 @@ impl Backend for Sqlite {
         Ok((Arc::new(store), effects))
     }
 
-    async fn inbox_row(&self, config: &Config, id: &MessageId) -> Result<Option<InboxRow>, StoreError> {
-        self.existing(config).await?.inbox_get(&config.name, id).await
-    }
-
-    async fn dead_letters(
-        &self,
-        config: &Config,
-        class: Option<FailureClass>,
-        after: Option<DeadLetterCursor>,
-        limit: u32,
-    ) -> Result<Vec<DeadLetterSummary>, StoreError> {
-        self.existing(config).await?.dead_letters(&config.name, class, after, limit).await
-    }
-
-    async fn dead_letter(
-        &self,
-        config: &Config,
-        key: DeadLetterKey,
-    ) -> Result<Option<DeadLetterRow>, StoreError> {
-        self.existing(config).await?.dead_letter(&config.name, &key).await
+    async fn existing(&self, config: &Config) -> Result<Arc<SqliteStore>, StoreError> {
+        if !self.path.exists() {
+            return Err(StoreError::new(
+                StoreErrorKind::NotMigrated,
+                format!("{} does not exist yet; the first run makes it", self.path.display()),
+            ));
+        }
+        let options = SqliteOptions { migrate_new: false, ..self.without_setup(config) };
+        SqliteStore::open(options).await.map(Arc::new)
     }
 
     async fn check(

@@ -72,7 +72,25 @@ fn effects(config: &Config, findings: &mut Findings) {
     }
 }
 
+/// What a failing message means for those behind it, and what cannot be as it is written.
+fn order(config: &Config, findings: &mut Findings) {
+    let options = &config.options;
+    let follow = super::explain::words_on_followers(options.order, options.policy.on_failure);
+    findings.ok(format!("order: {follow}"));
+    if options.order == handstamp_core::Order::Key {
+        match config.source {
+            // A key stays in one partition as long as nobody adds partitions.
+            config::SourceSection::Kafka(_) => {}
+            config::SourceSection::File(_) => findings.warn(
+                "consumer.order = \"key\": a line of a file has no key, so nothing is kept in order",
+                "use \"partition\", with `on_failure = \"block\"` where lines must not overtake a failing one",
+            ),
+        }
+    }
+}
+
 fn settings(config: &Config, findings: &mut Findings) {
+    order(config, findings);
     let options = &config.options;
     if options.concurrency > 1 && matches!(config.store, config::StoreSection::Sqlite(_)) {
         findings

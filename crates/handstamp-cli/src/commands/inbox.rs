@@ -1,19 +1,18 @@
 //! `inbox get`: what became of a message.
 
 use super::dlq;
-use crate::backend::{Backend, with_backend};
+use crate::backend::{Backend, Operations, with_backend};
 use crate::cli::InboxGetArgs;
 use crate::config::{self, Config, Uses};
 use crate::exit::{CliError, Exit};
 use crate::output::{self, table};
 use handstamp_core::{DeadLetter, FailureClass, InboxState, MessageId};
+use handstamp_stores::redrive::DeadLetterFilter;
 use handstamp_stores::rows::{DeadLetterKey, DeadLetterSummary, InboxRow};
 use serde_json::{Value, json};
 
-/// Rows read at a time.
-const PAGE: u32 = 500;
 /// Other bodies of one id that are shown; `dlq list --class id_reused` has all.
-const REUSED_MAX: usize = 100;
+const REUSED_MAX: u32 = 100;
 
 /// Prints the inbox row of an id, and why it was given up where it was; an unknown id is an answer, not an
 /// error.
@@ -33,15 +32,16 @@ async fn get_with<B: Backend>(
     args: &InboxGetArgs,
     id: &MessageId,
 ) -> Result<Exit, CliError> {
-    let row = backend.inbox_row(config, id).await?;
+    let store = backend.existing(config).await?;
+    let row = store.inbox_row(&config.name, id).await?;
     let own = match &row {
         Some(row) if row.state == InboxState::Dead => {
             let key = DeadLetterKey(DeadLetter::dedup_of_id(id));
-            backend.dead_letter(config, key).await?.map(|row| row.summary())
+            store.letter(&config.name, key).await?.map(|row| row.summary())
         }
         _ => None,
     };
-    let letters = Letters { own, reused: reused(backend, config, id).await? };
+    let letters = Letters { own, reused: reused(&*store, config, id).await? };
     if args.json {
         output::print_json(&object(config, id, row.as_ref(), &letters))?;
         return Ok(Exit::Ok);
@@ -65,26 +65,15 @@ struct Letters {
     reused: Vec<DeadLetterSummary>,
 }
 
-/// Other bodies that came under the id. Their keys hold their digests, which nobody here knows: all of that
-/// class are looked through.
-async fn reused<B: Backend>(
-    backend: &B,
+/// Other bodies that came under the id.
+async fn reused<S: Operations>(
+    store: &S,
     config: &Config,
     id: &MessageId,
 ) -> Result<Vec<DeadLetterSummary>, CliError> {
-    let mut found = Vec::new();
-    let mut after = None;
-    loop {
-        let page = backend.dead_letters(config, Some(FailureClass::IdReused), after, PAGE).await?;
-        let Some(last) = page.last() else { return Ok(found) };
-        after = Some(last.cursor());
-        for letter in page.into_iter().filter(|letter| letter.id.as_ref() == Some(id)) {
-            found.push(letter);
-            if found.len() == REUSED_MAX {
-                return Ok(found);
-            }
-        }
-    }
+    let (class, id) = (Some(FailureClass::IdReused), Some(id.clone()));
+    let filter = DeadLetterFilter { class, id, ..DeadLetterFilter::default() };
+    Ok(store.letters(&config.name, &filter, None, REUSED_MAX).await?)
 }
 
 /// For a person: a fact a line.

@@ -2,6 +2,7 @@
 
 mod check;
 mod dlq;
+mod explain;
 mod inbox;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
@@ -9,7 +10,7 @@ mod migrate;
 pub(crate) mod publish;
 mod run;
 
-use crate::cli::{Command, DlqCommand, InboxCommand};
+use crate::cli::{Command, InboxCommand};
 use crate::exit::{CliError, Exit};
 use serde_json::{Map, Value};
 
@@ -25,9 +26,8 @@ pub(crate) fn dispatch(command: Command) -> Result<Exit, CliError> {
         Command::Check(args) => check::check(&args),
         Command::Migrate(args) => migrate::migrate(&args),
         Command::Inbox(InboxCommand::Get(args)) => inbox::get(&args),
-        Command::Dlq(DlqCommand::List(args)) => dlq::list(&args),
-        Command::Dlq(DlqCommand::Show(args)) => dlq::show(&args),
-        Command::Dlq(DlqCommand::Export(args)) => dlq::export(&args),
+        Command::Dlq(command) => dlq::dispatch(&command),
+        Command::Explain(args) => explain::explain(&args),
         Command::Publish(args) => publish::publish(&args),
         #[cfg(feature = "lab")]
         Command::Lab(command) => lab::dispatch(&command),
@@ -43,8 +43,8 @@ pub(crate) fn nothing(command: &Command) -> Option<Value> {
         Command::Migrate(args) if args.json => Some(migrate::nothing()),
         Command::Publish(args) if args.json => Some(publish::nothing()),
         Command::Inbox(InboxCommand::Get(args)) if args.json => Some(Value::Object(Map::new())),
-        Command::Dlq(DlqCommand::List(args)) if args.json => Some(Value::Object(Map::new())),
-        Command::Dlq(DlqCommand::Show(args)) if args.json => Some(Value::Object(Map::new())),
+        Command::Dlq(command) => dlq::nothing(command),
+        Command::Explain(args) if args.json => Some(Value::Object(Map::new())),
         #[cfg(feature = "lab")]
         Command::Lab(command) if command.wants_json() => Some(Value::Object(Map::new())),
         _ => None,

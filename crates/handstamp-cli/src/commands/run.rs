@@ -133,8 +133,17 @@ pub(super) fn options(config: &Config, args: &RunArgs) -> ConsumerOptions {
         messages_max: args.max_messages,
         adopt: args.adopt,
         fail_fast: args.fail_fast,
+        node: node(),
         ..config.options.clone()
     }
+}
+
+/// What this process is called in the history of a message: host and process id.
+fn node() -> String {
+    let host =
+        std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
+    let host = host.as_deref().map(str::trim).filter(|host| !host.is_empty());
+    format!("{}:{}", host.unwrap_or("unknown"), std::process::id())
 }
 
 fn finish(config: &Config, args: &RunArgs, result: Result<Report, RunError>) -> Result<Exit, CliError> {

@@ -12,7 +12,7 @@ use crate::exit::{CliError, Exit};
 use handstamp_core::decide::Policy;
 use handstamp_core::json::Pointer;
 use handstamp_core::retry::{IN_PLACE_MAX, RetryPolicy};
-use handstamp_core::{ConsumerName, ConsumerOptions, Identity, OnIdReuse, Order};
+use handstamp_core::{ConsumerName, ConsumerOptions, Identity, OnFailure, OnIdReuse, Order};
 use handstamp_stores::effect::{CompiledEffect, EffectSpec, Encoding, ExpectRows, ParamSource, ParamSpec};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -61,14 +61,16 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
     let reading = Reading::new(text, lookup);
     let document = top_of(text, &reading).map_err(|problem| vec![problem])?;
     let mut top = reading.section("", document.as_table() as &dyn TableLike, 1);
-    top.lenient = !uses.store();
+    top.lenient = !uses.consumer();
     let name = consumer_name(&top);
     let mut options = options(&top);
-    top.lenient = !uses.messages();
+    top.lenient = !uses.retry();
     retry(&top, &mut options.policy.retry);
+    top.lenient = !uses.messages();
     let effects = effects(&top);
     top.lenient = !uses.source();
     let source = required_section(&top, "source").and_then(source);
+    top.lenient = !uses.identity();
     let identity = required_section(&top, "identity").and_then(identity);
     top.lenient = !uses.store();
     let store = required_section(&top, "store").and_then(|section| store(section, uses));
@@ -87,6 +89,13 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
         }
         _ => Err(problems),
     }
+}
+
+/// A pipeline of a test, without variables.
+#[cfg(test)]
+pub(crate) fn parsed(file: &Path, text: &str) -> Config {
+    let lookup = |_: &str| Err(std::env::VarError::NotPresent);
+    parse(file, text, Uses::PipelineAndMigration, &lookup).expect("a pipeline")
 }
 
 fn required_section<'r, 'a>(top: &Section<'r, 'a>, key: &str) -> Option<Section<'r, 'a>> {
@@ -137,8 +146,18 @@ fn options(top: &Section<'_, '_>) -> ConsumerOptions {
         set(&mut options.shutdown_timeout, section.duration("shutdown_timeout"));
         set(
             &mut options.order,
-            section.one_of("order", &[("partition", Order::Partition), ("none", Order::None)]),
+            section.one_of(
+                "order",
+                &[("partition", Order::Partition), ("key", Order::Key), ("none", Order::None)],
+            ),
         );
+        set(
+            &mut policy.on_failure,
+            section.one_of("on_failure", &[("park", OnFailure::Park), ("block", OnFailure::Block)]),
+        );
+        if let Some(parked_max) = section.count("parked_max") {
+            options.parked_max = u64::try_from(parked_max).unwrap_or(u64::MAX);
+        }
         set(
             &mut policy.on_id_reuse,
             section.one_of(
@@ -159,21 +178,40 @@ fn options(top: &Section<'_, '_>) -> ConsumerOptions {
 
 fn retry(top: &Section<'_, '_>, policy: &mut RetryPolicy) {
     let Some(section) = top.section("retry") else { return };
-    if let Some(attempts) = section.count("max_attempts") {
-        policy.max_attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
-    }
+    let line_of = |key: &str| section.item(key).map_or(section.line, |(_, line)| line);
+    set(&mut policy.max_attempts, attempts(&section, "max_attempts"));
+    set(&mut policy.immediate, attempts(&section, "immediate"));
     if let Some(wait) = section.duration("wait") {
         if wait > IN_PLACE_MAX {
-            let line = section.item("wait").map_or(section.line, |(_, line)| line);
-            section.problem(
-                line,
-                "wait",
-                "at most \"1s\": attempts are made in place and hold the partition",
-            );
+            let why = "at most \"1s\": it is waited in place and holds the partition; the waits behind it are \
+                       `backoff_base` and `backoff_cap`";
+            section.problem(line_of("wait"), "wait", why);
         }
         policy.wait = wait;
     }
+    set(&mut policy.backoff.base, section.duration("backoff_base"));
+    set(&mut policy.backoff.cap, section.duration("backoff_cap"));
+    if policy.backoff.base > policy.backoff.cap {
+        let key = if section.has("backoff_base") { "backoff_base" } else { "backoff_cap" };
+        section.problem(line_of(key), key, "backoff_base is the first wait, and backoff_cap the longest");
+    }
+    policy.max_age = section.duration("max_age").or(policy.max_age);
+    if let Some(codes) = section.section("on") {
+        for (code, line) in codes.keys() {
+            let Some(rule) = codes.section(&code) else { continue };
+            if !code.bytes().all(|byte| byte.is_ascii_alphanumeric()) || code.is_empty() {
+                codes.problem(line, &code, "is no code: a SQLSTATE such as \"23503\", or SQLite's number");
+            }
+            let own = attempts(&rule, "max_attempts");
+            policy.max_attempts_by_code.extend(own.map(|own| (code, own)));
+            rule.finish();
+        }
+    }
     section.finish();
+}
+
+fn attempts(section: &Section<'_, '_>, key: &str) -> Option<u32> {
+    section.count(key).map(|attempts| u32::try_from(attempts).unwrap_or(u32::MAX))
 }
 
 /// A text that means nothing when it is empty, as a variable without a value leaves it.

@@ -111,6 +111,9 @@ fn what_a_clock_or_a_number_cannot_hold_is_refused_with_the_largest_value() {
         ("consumer", "batch_max", "1000000", "1000001", "1000000"),
         ("consumer", "concurrency", "1000000", "9223372036854775807", "1000000"),
         ("retry", "max_attempts", "1000000", "1000001", "1000000"),
+        ("retry", "immediate", "1000000", "1000001", "1000000"),
+        ("retry", "max_age", "\"365days\"", "\"366days\"", "365days"),
+        ("consumer", "parked_max", "1000000", "1000001", "1000000"),
     ] {
         let text = |value: &str| with("field = \"/id\"", &format!("[{section}]\n{key} = {value}\n{EFFECT}"));
         let lookup = |_: &str| Err(std::env::VarError::NotPresent);
@@ -122,6 +125,53 @@ fn what_a_clock_or_a_number_cannot_hold_is_refused_with_the_largest_value() {
         assert_eq!(line, 6, "{message}");
         assert!(message.starts_with(&format!("{section}.{key}: at most ")), "{message}");
         assert!(message.contains(shown), "{message}");
+    }
+}
+
+#[test]
+fn the_policy_of_failures_is_read_and_printed_again() {
+    let text = with(
+        "field = \"/id\"",
+        &format!(
+            "[consumer]\norder = \"key\"\non_failure = \"block\"\nparked_max = 7\n[retry]\nimmediate = 3\n\
+             backoff_base = \"2s\"\nbackoff_cap = \"1m\"\nmax_age = \"2days\"\n\
+             on.\"23503\".max_attempts = 20\non.787 = {{ max_attempts = 4 }}\n{EFFECT}"
+        ),
+    );
+    let config = super::parsed(Path::new("p.toml"), &text);
+    let (options, retry) = (&config.options, &config.options.policy.retry);
+    assert_eq!(
+        (options.order, options.policy.on_failure, options.parked_max),
+        (Order::Key, OnFailure::Block, 7)
+    );
+    assert_eq!((retry.max_attempts, retry.immediate), (10, 3));
+    let seconds = |seconds| std::time::Duration::from_secs(seconds);
+    assert_eq!((retry.backoff.base, retry.backoff.cap), (seconds(2), seconds(60)));
+    assert_eq!(retry.max_age, Some(seconds(2 * 24 * 3600)));
+    assert_eq!((retry.attempts_for(Some("23503")), retry.attempts_for(Some("787"))), (20, 4));
+    let printed = crate::config::effective(&config);
+    let again = super::parsed(Path::new("p.toml"), &printed);
+    assert_eq!(again.options, config.options, "{printed}");
+}
+
+#[test]
+fn mistakes_of_the_policy_name_their_line_and_what_would_be_right() {
+    for (rest, words) in [
+        ("wait = \"2s\"", "retry.wait: at most \"1s\""),
+        ("backoff_base = \"1h\"", "retry.backoff_base: backoff_base is the first wait"),
+        ("backoff_cap = \"10ms\"", "retry.backoff_cap: backoff_base is the first wait"),
+        ("max_atempts = 3", "retry.max_atempts: unknown key; did you mean `max_attempts`?"),
+        (
+            "on.\"23503\".max_attempt = 3",
+            "retry.on.23503.max_attempt: unknown key; did you mean `max_attempts`?",
+        ),
+        ("on.\"a b\".max_attempts = 3", "is no code"),
+        ("on.\"23503\" = 3", "retry.on.23503: expected a table"),
+        ("immediate = 0", "retry.immediate: expected a whole number of at least 1"),
+    ] {
+        let (line, message) = problem(&with("field = \"/id\"", &format!("[retry]\n{rest}\n{EFFECT}")));
+        assert_eq!(line, 6, "{message}");
+        assert!(message.contains(words), "{rest}: {message}");
     }
 }
 
@@ -222,6 +272,10 @@ fn a_command_asks_for_the_variables_of_the_parts_that_it_uses() {
     assert_eq!(asked_for(VARIABLES, Uses::Migration), migration);
     let text: Vec<&str> = migration.into_iter().filter(|name| *name != "MIGRATE_URL").collect();
     assert_eq!(asked_for(VARIABLES, Uses::MigrationText), text);
+    let mut redrive = [&store[..], &["FIELD"]].concat();
+    redrive.sort_unstable();
+    assert_eq!(asked_for(VARIABLES, Uses::StoreAndIdentity), redrive);
+    assert_eq!(asked_for(VARIABLES, Uses::Policy), ["BATCH", "NAME", "ORDER", "TIMEOUT", "WAIT"]);
     assert_eq!(
         asked_for(VARIABLES, Uses::Source),
         ["BROKERS", "CLIENT", "FIELD", "GROUP", "TOPIC"],

@@ -24,6 +24,8 @@ mod uses;
 #[cfg(all(feature = "lab", feature = "kafka"))]
 pub(crate) use lab::load_lab;
 pub(crate) use load::load;
+#[cfg(test)]
+pub(crate) use load::parsed;
 #[cfg(feature = "file")]
 pub(crate) use model::FileSection;
 #[cfg(feature = "kafka")]

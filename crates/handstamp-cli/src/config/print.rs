@@ -3,7 +3,8 @@
 
 use super::model::{Config, EffectSection, SourceSection, StoreSection};
 use super::parse::{Text, shown_size};
-use handstamp_core::{Identity, OnIdReuse, Order};
+use handstamp_core::retry::RetryPolicy;
+use handstamp_core::{Identity, OnFailure, OnIdReuse, Order};
 use handstamp_stores::effect::{Encoding, ExpectRows, ParamSource};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,10 +15,7 @@ pub(crate) fn effective(config: &Config) -> String {
     let mut document = DocumentMut::new();
     document["name"] = value(config.name.as_str());
     document["consumer"] = Item::Table(consumer(config));
-    let mut retry = Table::new();
-    retry["max_attempts"] = value(i64::from(config.options.policy.retry.max_attempts));
-    retry["wait"] = time(config.options.policy.retry.wait);
-    document["retry"] = Item::Table(retry);
+    document["retry"] = Item::Table(retry(&config.options.policy.retry));
     document["source"] = Item::Table(source(&config.source));
     document["identity"] = Item::Table(identity(&config.identity));
     document["store"] = Item::Table(store(&config.store));
@@ -45,10 +43,31 @@ fn consumer(config: &Config) -> Table {
         Order::Key => "key",
         Order::None => "none",
     });
+    table["on_failure"] = value(match options.policy.on_failure {
+        OnFailure::Park => "park",
+        OnFailure::Block => "block",
+    });
+    table["parked_max"] = value(i64::try_from(options.parked_max).unwrap_or(i64::MAX));
     table["on_id_reuse"] = value(match options.policy.on_id_reuse {
         OnIdReuse::DeadLetter => "dead_letter",
         OnIdReuse::Count => "count",
     });
+    table
+}
+
+fn retry(policy: &RetryPolicy) -> Table {
+    let mut table = Table::new();
+    table["max_attempts"] = value(i64::from(policy.max_attempts));
+    table["immediate"] = value(i64::from(policy.immediate));
+    table["wait"] = time(policy.wait);
+    table["backoff_base"] = time(policy.backoff.base);
+    table["backoff_cap"] = time(policy.backoff.cap);
+    if let Some(max_age) = policy.max_age {
+        table["max_age"] = time(max_age);
+    }
+    for (code, attempts) in &policy.max_attempts_by_code {
+        table["on"][code]["max_attempts"] = value(i64::from(*attempts));
+    }
     table
 }
 

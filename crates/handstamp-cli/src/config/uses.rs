@@ -13,6 +13,10 @@ pub(crate) enum Uses {
     PipelineAndMigration,
     /// The store, read by operators: `inbox`, `dlq`.
     Store,
+    /// The store, and where the ids are: `dlq redrive`.
+    StoreAndIdentity,
+    /// What is done about messages that fail: `explain`.
+    Policy,
     /// The store and what is run in it once: `migrate`.
     Migration,
     /// What would be run, without a connection: `migrate --show-sql`.
@@ -22,27 +26,42 @@ pub(crate) enum Uses {
 }
 
 impl Uses {
-    /// Everything that a message meets: `[source]`, `[retry]`, `[[effect]]`.
+    /// Everything that a message meets: `[source]`, `[[effect]]`.
     pub(super) fn messages(self) -> bool {
         matches!(self, Self::Pipeline | Self::PipelineAndMigration)
     }
 
-    /// `[source]` and `[identity]`.
+    /// `[retry]`.
+    pub(super) fn retry(self) -> bool {
+        self.messages() || self == Self::Policy
+    }
+
+    /// `[source]`.
     pub(super) fn source(self) -> bool {
         self.messages() || self == Self::Source
     }
 
-    /// `name`, `[consumer]`, and `[store]` but for the keys below.
-    pub(super) fn store(self) -> bool {
+    /// `[identity]`.
+    pub(super) fn identity(self) -> bool {
+        self.source() || self == Self::StoreAndIdentity
+    }
+
+    /// `name` and `[consumer]`.
+    pub(super) fn consumer(self) -> bool {
         self != Self::Source
+    }
+
+    /// `[store]` but for the keys below.
+    pub(super) fn store(self) -> bool {
+        !matches!(self, Self::Source | Self::Policy)
     }
 
     /// `[store] url`, which `migrate` does not need beside a `migrate_url`.
     pub(super) fn url(self, has_migrate_url: bool) -> bool {
         match self {
-            Self::Pipeline | Self::PipelineAndMigration | Self::Store => true,
+            Self::Pipeline | Self::PipelineAndMigration | Self::Store | Self::StoreAndIdentity => true,
             Self::Migration => !has_migrate_url,
-            Self::MigrationText | Self::Source => false,
+            Self::MigrationText | Self::Source | Self::Policy => false,
         }
     }
 
@@ -53,6 +72,6 @@ impl Uses {
 
     /// `[store] setup`.
     pub(super) fn setup(self) -> bool {
-        !matches!(self, Self::Source | Self::Store)
+        !matches!(self, Self::Source | Self::Store | Self::StoreAndIdentity | Self::Policy)
     }
 }

@@ -8,6 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_millis(500);
+/// How often progress is said where there is no terminal.
+const SAY_EVERY: Duration = Duration::from_secs(10);
 const CLEAR: &str = "\r\x1b[2K";
 /// A line that is wider than the terminal is cut there: a second row would not be cleared.
 const NO_WRAP: &str = "\x1b[?7l";
@@ -86,12 +88,48 @@ fn draw(line: &str) {
     *shown = Some(line.to_owned());
 }
 
+/// How far a command is: a line that changes on a terminal, otherwise one in the log now and then.
+pub(crate) struct Progress {
+    on_terminal: bool,
+    said: Instant,
+}
+
+impl Progress {
+    /// Shows nothing yet.
+    pub(crate) fn start() -> Self {
+        Self { on_terminal: io::stderr().is_terminal(), said: Instant::now() }
+    }
+
+    /// Shows how far it is.
+    pub(crate) fn show(&mut self, words: &str) {
+        if self.on_terminal {
+            draw(words);
+        } else if self.said.elapsed() >= SAY_EVERY {
+            self.said = Instant::now();
+            tracing::info!("{words}");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        clear();
+    }
+}
+
+/// What is parked, and what came of what was, stand there once there is something.
 fn line(counts: &handstamp_core::Counts, rate: f64, lag: u64) -> String {
+    let mut parked = String::new();
+    for (word, count) in [("parked", counts.parked), ("resumed", counts.resumed)] {
+        if count > 0 {
+            parked.push_str(&format!("  {word} {count}"));
+        }
+    }
     format!(
-        "{rate:.0}/s  applied {}  duplicates {}  dead letters {}  lag {lag}",
-        counts.applied,
+        "{rate:.0}/s  applied {}  duplicates {}  dead letters {}{parked}  lag {lag}",
+        counts.applied + counts.resumed_applied,
         counts.duplicate,
-        counts.dead_lettered + counts.id_reused,
+        counts.dead_lettered + counts.id_reused + counts.resumed_dead,
     )
 }
 
@@ -115,6 +153,22 @@ mod tests {
     fn the_line_names_what_matters() {
         let counts = Counts { applied: 8, duplicate: 2, dead_lettered: 1, id_reused: 1, ..Counts::default() };
         assert_eq!(line(&counts, 1234.4, 7), "1234/s  applied 8  duplicates 2  dead letters 2  lag 7");
+    }
+
+    #[test]
+    fn what_is_parked_is_told_once_there_is_something() {
+        let counts = Counts {
+            applied: 8,
+            parked: 3,
+            resumed: 2,
+            resumed_applied: 1,
+            resumed_dead: 1,
+            ..Counts::default()
+        };
+        assert_eq!(
+            line(&counts, 0.0, 7),
+            "0/s  applied 9  duplicates 0  dead letters 1  parked 3  resumed 2  lag 7"
+        );
     }
 
     #[test]

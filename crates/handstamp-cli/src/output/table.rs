@@ -33,8 +33,13 @@ fn count_rows(counts: &Counts) -> Vec<(&'static str, u64, &'static str)> {
         ("stale", counts.stale, "older than what is applied", false),
         ("unmatched", counts.unmatched, "no effect wanted it", false),
         ("dead lettered", counts.dead_lettered, "see `handstamp dlq list`", true),
-        ("parked", counts.parked, "kept for a later retry", false),
+        ("parked", counts.parked, "kept for a later retry: see `handstamp dlq parked`", false),
         ("released", counts.released, "given back unfinished", false),
+        ("resumed", counts.resumed, "taken up again after they were parked", false),
+        ("  applied", counts.resumed_applied, "effect committed", false),
+        ("  parked again", counts.resumed_parked_again, "failed once more", false),
+        ("  dead lettered", counts.resumed_dead, "see `handstamp dlq list`", false),
+        ("  released", counts.resumed_released, "left as they were", false),
     ];
     all.into_iter()
         .filter(|(_, count, _, always)| *always || *count > 0)

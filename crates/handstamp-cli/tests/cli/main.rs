@@ -3,7 +3,6 @@
 // Helpers of tests panic as tests do: that is the failure report.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod again;
 mod answers;
 mod clauses;
 mod common;
@@ -19,6 +18,7 @@ mod mistakes;
 mod operators;
 mod outputs;
 mod peeks;
+mod redrive;
 mod refusals;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
 mod server_refusals;

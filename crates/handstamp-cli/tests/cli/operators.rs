@@ -72,7 +72,9 @@ fn an_export_has_every_byte_of_every_dead_letter() {
         assert!(!letter["reason"].as_str().unwrap().is_empty());
         // Each is also shown by its key.
         let key = letter["key"].as_str().unwrap();
-        let shown = place.quiet(&["dlq", "show", "file.toml", key, "--json"]).exits(0).json();
+        let mut shown = place.quiet(&["dlq", "show", "file.toml", key, "--json"]).exits(0).json();
+        let history = shown.as_object_mut().unwrap();
+        assert!(history.remove("failures").is_some() && history.remove("audit").is_some());
         assert_eq!(&shown, letter);
     }
     let identity = place.run(&["dlq", "export", "file.toml", "--class", "identity"]).exits(0);

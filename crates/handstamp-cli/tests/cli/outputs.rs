@@ -33,7 +33,7 @@ fn broken() -> Place {
 #[test]
 fn every_command_with_json_prints_one_object_whatever_happens() {
     let place = broken();
-    let commands: [&[&str]; 7] = [
+    let commands: [&[&str]; 12] = [
         &["run", "FILE", "--json", "--fail-fast"],
         &["check", "FILE", "--json"],
         &["migrate", "FILE", "--json"],
@@ -41,6 +41,11 @@ fn every_command_with_json_prints_one_object_whatever_happens() {
         &["inbox", "get", "FILE", "x", "--json"],
         &["dlq", "list", "FILE", "--json"],
         &["dlq", "show", "FILE", "0f1e2d3c4b5a69788796a5b4c3d2e1f0", "--json"],
+        &["dlq", "groups", "FILE", "--json"],
+        &["dlq", "parked", "FILE", "--json"],
+        &["dlq", "audit", "FILE", "--json"],
+        &["dlq", "redrive", "FILE", "--all", "--json"],
+        &["dlq", "discard", "FILE", "--all", "--why", "x", "--json"],
     ];
     for (file, code) in [("none.toml", 2), ("wrong.toml", 2), ("away.toml", 3), ("missing.toml", 4)] {
         for command in commands {

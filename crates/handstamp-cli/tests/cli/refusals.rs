@@ -86,7 +86,7 @@ const BAD: &[(&str, Break, &str)] = &[
         "tables of another program",
         |place| {
             let toml = consumed(place);
-            crate::wallet::write(place, "UPDATE handstamp_migrations SET number = 7");
+            crate::wallet::write(place, "UPDATE handstamp_migrations SET number = 7 WHERE number = 2");
             toml
         },
         "newer program",

@@ -8,9 +8,16 @@ const COMMANDS: &[&[&str]] = &[
     &["check"],
     &["migrate"],
     &["inbox", "get"],
+    &["explain"],
+    &["dlq"],
     &["dlq", "list"],
+    &["dlq", "groups"],
     &["dlq", "show"],
     &["dlq", "export"],
+    &["dlq", "redrive"],
+    &["dlq", "discard"],
+    &["dlq", "parked"],
+    &["dlq", "audit"],
     &["publish"],
 ];
 
@@ -100,7 +107,7 @@ error: bad.toml:2: colour: unknown key; known here: consumer, effect, identity, 
 error: bad.toml:4: consumer.batch_max: expected a whole number of at least 1; found a string
 error: bad.toml:5: consumer.batch_wait: expected a time with its unit in quotes, such as "30s", "200ms" or "0s"; found a whole number
 error: bad.toml:6: consumer.queue_max_bytes: expected a number of bytes, or a size in quotes such as "4 MiB"; found "4 miles"
-error: bad.toml:7: consumer.order: expected one of "partition", "none"; found "partitions"; did you mean "partition"?
+error: bad.toml:7: consumer.order: expected one of "partition", "key", "none"; found "partitions"; did you mean "partition"?
 error: bad.toml:8: source.brokers: is missing; write for example `brokers = "127.0.0.1:9092"`
 error: bad.toml:10: source.brokrs: unknown key; did you mean `brokers`?
 error: bad.toml:12: source.group: the environment variable NOT_SET_ANYWHERE is not set; set it, or give a default: ${NOT_SET_ANYWHERE:-…}
@@ -191,7 +198,13 @@ fn print_shows_every_default_and_variables_by_their_name() {
         "revoke_timeout = \"5s\"",
         "commit_every = \"200ms\"",
         "lock_timeout = \"5s\"",
-        "max_attempts = 3",
+        "max_attempts = 2",
+        "immediate = 2",
+        "wait = \"50ms\"",
+        "backoff_base = \"1s\"",
+        "backoff_cap = \"5m\"",
+        "on_failure = \"park\"",
+        "parked_max = 100000",
         "expect_rows = 1",
     ] {
         assert!(printed.lines().any(|printed| printed == line), "{line} is not in\n{printed}");

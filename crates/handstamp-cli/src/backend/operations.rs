@@ -1,0 +1,166 @@
+//! What operators ask of a store that is there, in the words both stores share.
+
+use handstamp_core::parked::FailedAttempt;
+use handstamp_core::{ConsumerName, MessageId, StoreError};
+use handstamp_stores::redrive::{AuditRow, DeadLetterFilter, Operation, ParkedSummary, Redrive, Redriven};
+use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
+
+/// A store as operators use it; each method of the stores says more.
+pub(crate) trait Operations {
+    /// What is known of an id.
+    async fn inbox_row(&self, name: &ConsumerName, id: &MessageId) -> Result<Option<InboxRow>, StoreError>;
+
+    /// A page of those dead letters that fit, oldest first.
+    async fn letters(
+        &self,
+        name: &ConsumerName,
+        filter: &DeadLetterFilter,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetterSummary>, StoreError>;
+
+    /// One dead letter, whole.
+    async fn letter(
+        &self,
+        name: &ConsumerName,
+        key: DeadLetterKey,
+    ) -> Result<Option<DeadLetterRow>, StoreError>;
+
+    /// Sends dead letters back, in one transaction.
+    async fn redrive(
+        &self,
+        name: &ConsumerName,
+        asked: &[Redrive],
+        operation: &Operation,
+    ) -> Result<Vec<Redriven>, StoreError>;
+
+    /// Gives dead letters up for good, in one transaction: which were there.
+    async fn discard(
+        &self,
+        name: &ConsumerName,
+        keys: &[DeadLetterKey],
+        operation: &Operation,
+    ) -> Result<Vec<bool>, StoreError>;
+
+    /// The failed attempts of a message, oldest first.
+    async fn failed_attempts(
+        &self,
+        name: &ConsumerName,
+        key: DeadLetterKey,
+    ) -> Result<Vec<FailedAttempt>, StoreError>;
+
+    /// What operators did to one message or to all, newest first.
+    async fn audit(
+        &self,
+        name: &ConsumerName,
+        key: Option<DeadLetterKey>,
+        limit: u32,
+    ) -> Result<Vec<AuditRow>, StoreError>;
+
+    /// A page of parked messages, in the order of parking.
+    async fn parked_page(
+        &self,
+        name: &ConsumerName,
+        after: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<ParkedSummary>, StoreError>;
+
+    /// Whether the store holds the id in its inbox, or else the dead letter.
+    #[cfg_attr(not(feature = "file"), allow(dead_code, reason = "only a file has a position to ask about"))]
+    async fn knows(
+        &self,
+        name: &ConsumerName,
+        id: Option<&MessageId>,
+        letter: DeadLetterKey,
+    ) -> Result<bool, StoreError> {
+        if let Some(id) = id
+            && self.inbox_row(name, id).await?.is_some()
+        {
+            return Ok(true);
+        }
+        Ok(self.letter(name, letter).await?.is_some())
+    }
+}
+
+/// Both stores have the same methods but for two, which `$inbox_row` and `$key` name.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+macro_rules! operations {
+    ($store:ty, $inbox_row:ident, $key:ident => $key_argument:expr) => {
+        impl Operations for $store {
+            async fn inbox_row(
+                &self,
+                name: &ConsumerName,
+                id: &MessageId,
+            ) -> Result<Option<InboxRow>, StoreError> {
+                <$store>::$inbox_row(self, name, id).await
+            }
+
+            async fn letters(
+                &self,
+                name: &ConsumerName,
+                filter: &DeadLetterFilter,
+                after: Option<DeadLetterCursor>,
+                limit: u32,
+            ) -> Result<Vec<DeadLetterSummary>, StoreError> {
+                <$store>::dead_letters_where(self, name, filter, after, limit).await
+            }
+
+            async fn letter(
+                &self,
+                name: &ConsumerName,
+                $key: DeadLetterKey,
+            ) -> Result<Option<DeadLetterRow>, StoreError> {
+                <$store>::dead_letter(self, name, $key_argument).await
+            }
+
+            async fn redrive(
+                &self,
+                name: &ConsumerName,
+                asked: &[Redrive],
+                operation: &Operation,
+            ) -> Result<Vec<Redriven>, StoreError> {
+                <$store>::redrive(self, name, asked, operation).await
+            }
+
+            async fn discard(
+                &self,
+                name: &ConsumerName,
+                keys: &[DeadLetterKey],
+                operation: &Operation,
+            ) -> Result<Vec<bool>, StoreError> {
+                <$store>::discard(self, name, keys, operation).await
+            }
+
+            async fn failed_attempts(
+                &self,
+                name: &ConsumerName,
+                key: DeadLetterKey,
+            ) -> Result<Vec<FailedAttempt>, StoreError> {
+                <$store>::attempts(self, name, key).await
+            }
+
+            async fn audit(
+                &self,
+                name: &ConsumerName,
+                key: Option<DeadLetterKey>,
+                limit: u32,
+            ) -> Result<Vec<AuditRow>, StoreError> {
+                <$store>::audit(self, name, key, limit).await
+            }
+
+            async fn parked_page(
+                &self,
+                name: &ConsumerName,
+                after: Option<i64>,
+                limit: u32,
+            ) -> Result<Vec<ParkedSummary>, StoreError> {
+                <$store>::parked(self, name, after, limit).await
+            }
+        }
+    };
+}
+
+#[cfg(feature = "sqlite")]
+operations!(handstamp_stores::sqlite::SqliteStore, inbox_get, key => &key);
+#[cfg(feature = "postgres")]
+operations!(handstamp_stores::postgres::PostgresStore, inbox_row, key => key);

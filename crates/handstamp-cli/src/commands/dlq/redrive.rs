@@ -1,0 +1,339 @@
+//! `dlq redrive`, `dlq discard`: what is done to those dead letters that are meant.
+//!
+//! Authoritative: the store. Each chunk is one transaction with its audit rows; what was answered is done. So the
+//! same command again finds only what is left, however this one ended.
+
+use super::selection::{Meant, Selection};
+use super::verdicts::Verdicts;
+use crate::backend::{Backend, Operations, with_backend};
+use crate::cli::dlq::{DlqDiscardArgs, DlqRedriveArgs, SelectionArgs};
+use crate::config::{self, Config, Uses};
+use crate::dlq::pace::{Pace, Rate};
+use crate::exit::{CliError, Exit};
+use crate::output::{self, live::Progress};
+use crate::signals;
+use handstamp_core::parked::OrderKey;
+use handstamp_core::retry::Backoff;
+use handstamp_core::{FailureClass, MessageId, Order, StoreError, StoreErrorKind};
+use handstamp_stores::redrive::{Action, Operation, Redrive, Redriven};
+use handstamp_stores::rows::{DeadLetterKey, DeadLetterSummary};
+use std::pin::pin;
+use std::time::Duration;
+
+/// Most dead letters of one transaction.
+const CHUNK: u64 = 200;
+/// The shortest pause between two transactions of a redrive with a rate.
+const BREATH: Duration = Duration::from_millis(50);
+/// A transaction that lost against another is tried so often.
+const TRIES: u32 = 10;
+
+/// What a command does.
+struct Job<'a> {
+    config: &'a Config,
+    selection: &'a SelectionArgs,
+    action: Action,
+    operation: Operation,
+    as_id: Option<&'a MessageId>,
+    rate: Option<Rate>,
+}
+
+/// Sends dead letters back.
+///
+/// # Errors
+/// Nothing is meant, or what the store answered.
+pub(super) fn redrive(args: &DlqRedriveArgs) -> Result<Exit, CliError> {
+    if args.as_id.is_some() && args.selection.keys.len() != 1 {
+        return Err(CliError::usage("--as-id: name exactly one dead letter by its KEY"));
+    }
+    let config = config::load(&args.selection.file, Uses::StoreAndIdentity)?;
+    let operation = operation(&args.selection, &args.why);
+    let (selection, as_id, rate) = (&args.selection, args.as_id.as_ref(), args.rate);
+    run(&Job { config: &config, selection, action: Action::Redrive, operation, as_id, rate })
+}
+
+/// Gives dead letters up for good.
+///
+/// # Errors
+/// Nothing is meant, or what the store answered.
+pub(super) fn discard(args: &DlqDiscardArgs) -> Result<Exit, CliError> {
+    let config = config::load(&args.selection.file, Uses::Store)?;
+    let operation = operation(&args.selection, &args.why);
+    let selection = &args.selection;
+    run(&Job { config: &config, selection, action: Action::Discard, operation, as_id: None, rate: None })
+}
+
+fn operation(args: &SelectionArgs, why: &str) -> Operation {
+    let done_by = args.by.clone().filter(|by| !by.trim().is_empty()).unwrap_or_else(user);
+    Operation { number: uuid::Uuid::new_v4().into_bytes(), done_by, why: why.to_owned() }
+}
+
+/// Who runs this process, as the system calls them.
+fn user() -> String {
+    let named = ["USER", "LOGNAME"].into_iter().filter_map(|name| std::env::var(name).ok());
+    named
+        .into_iter()
+        .find(|name| !name.trim().is_empty())
+        .or_else(user_number)
+        .unwrap_or_else(|| "unknown".into())
+}
+
+#[cfg(unix)]
+fn user_number() -> Option<String> {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata("/proc/self").ok().map(|process| format!("uid {}", process.uid()))
+}
+
+#[cfg(not(unix))]
+fn user_number() -> Option<String> {
+    None
+}
+
+fn run(job: &Job<'_>) -> Result<Exit, CliError> {
+    let stop = signals::listen(job.config.options.shutdown_timeout, |_| {})?;
+    let runtime = super::super::runtime()?;
+    let verdicts = with_backend!(job.config, backend => runtime.block_on(async {
+        let store = backend.existing(job.config).await?;
+        work(&*store, job, stop.asked()).await
+    }))?;
+    let consumer = job.config.name.as_str();
+    if job.selection.json {
+        output::print_json(&verdicts.object(consumer, &job.operation))?;
+    } else {
+        output::print(&verdicts.text())?;
+    }
+    if verdicts.stopped {
+        output::say("stopped: what was said is done, and the same command goes on with the rest");
+    }
+    Ok(verdicts.exit())
+}
+
+/// Does it, chunk after chunk, until all is done or a stop is asked for.
+async fn work<S: Operations>(
+    store: &S,
+    job: &Job<'_>,
+    stop: impl Future<Output = ()>,
+) -> Result<Verdicts, CliError> {
+    let mut stop = pin!(stop);
+    let mut meant = Selection::count(store, &job.config.name, job.selection).await?;
+    let mut verdicts = Verdicts::new(job.action, job.selection.dry_run, meant.left());
+    let mut paced = Paced::new(job.rate.filter(|_| !job.selection.dry_run));
+    let mut progress = Progress::start();
+    while meant.left() > 0 {
+        let at_most = tokio::select! {
+            biased;
+            () = &mut stop => {
+                verdicts.stopped = true;
+                break;
+            }
+            at_most = paced.turn() => at_most,
+        };
+        let done = verdicts.done;
+        let outcome = match meant.next(at_most).await {
+            Ok(chunk) if chunk.is_empty() => break,
+            Ok(chunk) => act(store, job, chunk, &mut verdicts).await,
+            Err(error) => Err(error),
+        };
+        if let Err(mut error) = outcome {
+            let object = verdicts.object(job.config.name.as_str(), &job.operation);
+            error.object = Some(Box::new(object));
+            return Err(error.hint("what was answered is done; the same command goes on with the rest"));
+        }
+        paced.went(verdicts.done - done);
+        progress.show(&verdicts.progress());
+    }
+    Ok(verdicts)
+}
+
+/// When the next chunk may go.
+struct Paced {
+    pace: Option<Pace>,
+    began: tokio::time::Instant,
+}
+
+impl Paced {
+    fn new(rate: Option<Rate>) -> Self {
+        Self { pace: rate.map(Pace::new), began: tokio::time::Instant::now() }
+    }
+
+    /// Waits until something may go, and says how much.
+    async fn turn(&mut self) -> u64 {
+        let Some(pace) = &mut self.pace else { return CHUNK };
+        loop {
+            match pace.may(self.began.elapsed()) {
+                0 => tokio::time::sleep(pace.wait().max(BREATH)).await,
+                may => return may.min(CHUNK),
+            }
+        }
+    }
+
+    fn went(&mut self, count: u64) {
+        if let Some(pace) = &mut self.pace {
+            pace.went(count);
+        }
+    }
+}
+
+/// One chunk.
+async fn act<S: Operations>(
+    store: &S,
+    job: &Job<'_>,
+    chunk: Vec<Meant>,
+    verdicts: &mut Verdicts,
+) -> Result<(), CliError> {
+    let mut letters = Vec::new();
+    for meant in chunk {
+        match meant {
+            Meant::Letter(letter) => letters.push(*letter),
+            Meant::Missing(key) => missing(store, job, key, verdicts).await?,
+        }
+    }
+    match job.action {
+        Action::Redrive => send(store, job, &letters, verdicts).await,
+        Action::Discard => give_up(store, job, &letters, verdicts).await,
+    }
+}
+
+/// One that is not there: this was done to it before, or there never was one.
+async fn missing<S: Operations>(
+    store: &S,
+    job: &Job<'_>,
+    key: DeadLetterKey,
+    verdicts: &mut Verdicts,
+) -> Result<(), CliError> {
+    let audit = store.audit(&job.config.name, Some(key), 1).await?;
+    match audit.first() {
+        Some(row) if row.action == job.action => verdicts.was_done(),
+        Some(row) => verdicts
+            .stays(key, format!("it is no dead letter any more: {} at {}", row.action.as_str(), row.at)),
+        None => verdicts.stays(key, "there is no such dead letter"),
+    }
+    Ok(())
+}
+
+async fn give_up<S: Operations>(
+    store: &S,
+    job: &Job<'_>,
+    letters: &[DeadLetterSummary],
+    verdicts: &mut Verdicts,
+) -> Result<(), CliError> {
+    let keys: Vec<DeadLetterKey> = letters.iter().map(|letter| letter.key).collect();
+    if job.selection.dry_run || keys.is_empty() {
+        verdicts.done += u64::try_from(keys.len()).unwrap_or(u64::MAX);
+        return Ok(());
+    }
+    let name = &job.config.name;
+    let answers = again(async || store.discard(name, &keys, &job.operation).await).await?;
+    for (key, was_there) in keys.into_iter().zip(answers) {
+        match was_there {
+            true => verdicts.done += 1,
+            false => missing(store, job, key, verdicts).await?,
+        }
+    }
+    Ok(())
+}
+
+async fn send<S: Operations>(
+    store: &S,
+    job: &Job<'_>,
+    letters: &[DeadLetterSummary],
+    verdicts: &mut Verdicts,
+) -> Result<(), CliError> {
+    let mut asked = Vec::with_capacity(letters.len());
+    for letter in letters {
+        match ask(store, job, letter).await? {
+            Ok(redrive) => asked.push(redrive),
+            Err(why) => verdicts.stays(letter.key, why),
+        }
+    }
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let name = &job.config.name;
+    if job.selection.dry_run {
+        for redrive in asked {
+            let known = match &redrive.new_id {
+                Some(id) => store.inbox_row(name, id).await?,
+                None => None,
+            };
+            match known {
+                Some(row) => verdicts.stays(redrive.dead_letter, known_as(&redrive, row.state.as_str())),
+                None => verdicts.done += 1,
+            }
+        }
+        return Ok(());
+    }
+    let answers = again(async || store.redrive(name, &asked, &job.operation).await).await?;
+    for (redrive, answer) in asked.iter().zip(answers) {
+        match answer {
+            Redriven::Parked => verdicts.done += 1,
+            Redriven::Known(state) => verdicts.stays(redrive.dead_letter, known_as(redrive, state.as_str())),
+            Redriven::NoId => verdicts.stays(redrive.dead_letter, "it has no id of its own"),
+            Redriven::Missing => missing(store, job, redrive.dead_letter, verdicts).await?,
+        }
+    }
+    Ok(())
+}
+
+fn known_as(redrive: &Redrive, state: &str) -> String {
+    match &redrive.new_id {
+        Some(id) => format!("the id {id} is known: {state}"),
+        None => format!("its id is known: {state}"),
+    }
+}
+
+/// What is asked of the store for a dead letter, or why it stays.
+async fn ask<S: Operations>(
+    store: &S,
+    job: &Job<'_>,
+    letter: &DeadLetterSummary,
+) -> Result<Result<Redrive, String>, CliError> {
+    let is_reused = letter.class == FailureClass::IdReused;
+    let has_own = letter.id.is_some() && !is_reused;
+    if job.as_id.is_some() && has_own {
+        return Ok(Err("it has an id of its own: send it back without --as-id".to_owned()));
+    }
+    if job.as_id.is_none() && is_reused {
+        return Ok(Err(
+            "its id is another message's: name it alone, with --as-id and an id of its own".to_owned()
+        ));
+    }
+    let keeps_order = job.config.options.order == Order::Key;
+    let may_be_cut = letter.class == FailureClass::TooLarge;
+    let mut redrive = Redrive { dead_letter: letter.key, new_id: job.as_id.cloned(), order_key: None };
+    if !(keeps_order || may_be_cut || letter.id.is_none()) {
+        return Ok(Ok(redrive));
+    }
+    let Some(row) = store.letter(&job.config.name, letter.key).await? else { return Ok(Ok(redrive)) };
+    if row.letter.truncation.is_some() {
+        return Ok(Err("only a prefix of it was kept: publish it again".to_owned()));
+    }
+    if letter.id.is_none() && redrive.new_id.is_none() {
+        match job.config.identity.message_id(&row.letter.record) {
+            Ok(id) => redrive.new_id = Some(id),
+            Err(fault) => return Ok(Err(fault.reason.clone())),
+        }
+    }
+    if keeps_order {
+        redrive.order_key = OrderKey::of(&row.letter.record);
+    }
+    Ok(Ok(redrive))
+}
+
+/// Tries again what lost against another transaction.
+async fn again<T>(mut attempt: impl AsyncFnMut() -> Result<T, StoreError>) -> Result<T, CliError> {
+    let mut tries = 0;
+    loop {
+        match attempt().await {
+            Err(error) if error.kind == StoreErrorKind::Conflict && tries < TRIES => {
+                let jitter = uuid::Uuid::new_v4().as_fields().0;
+                tokio::time::sleep(Backoff::CONFLICT.wait(tries, jitter)).await;
+                tries += 1;
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "redrive_tests.rs"]
+mod tests;

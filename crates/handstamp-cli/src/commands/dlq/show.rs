@@ -1,0 +1,109 @@
+//! `dlq show`, `dlq export`: dead letters whole.
+
+use super::{PAGE, text};
+use crate::backend::{Backend, Operations, with_backend};
+use crate::cli::dlq::{DlqExportArgs, DlqShowArgs};
+use crate::config::{self, Uses};
+use crate::exit::{CliError, Exit};
+use crate::output::{self, Reader, json, table};
+use handstamp_core::message_id::shown_text;
+use handstamp_core::parked::FailedAttempt;
+use handstamp_stores::redrive::AuditRow;
+use serde_json::{Value, json};
+
+/// Lines of the audit shown of one message.
+const AUDIT_MAX: u32 = 1000;
+
+/// Shows one dead letter, its failed attempts, and what operators did to it.
+///
+/// # Errors
+/// The key is not known, or what the store answered.
+pub(super) fn show(args: &DlqShowArgs) -> Result<Exit, CliError> {
+    let config = config::load(&args.file, Uses::Store)?;
+    let (name, key) = (&config.name, args.key);
+    let runtime = super::super::runtime()?;
+    with_backend!(&config, backend => runtime.block_on(async {
+        let store = backend.existing(&config).await?;
+        let row = store.letter(name, key).await?;
+        let attempts = store.failed_attempts(name, key).await?;
+        let audit = store.audit(name, Some(key), AUDIT_MAX).await?;
+        if row.is_none() && attempts.is_empty() && audit.is_empty() {
+            return Err(CliError::usage(format!("consumer {name} has no dead letter {key}"))
+                .hint("`handstamp dlq list` shows the keys"));
+        }
+        let mut object = row.as_ref().map_or_else(
+            || json!({ "key": key.to_string(), "consumer": name.as_str(), "is": "no dead letter any more" }),
+            text::whole,
+        );
+        object["failures"] = Value::Array(text::attempts(&attempts));
+        object["audit"] = Value::Array(text::audit(&audit));
+        // What was asked for is shown as it is: no redaction.
+        let text = if args.json { json::line(&object) } else { person(&object, &attempts, &audit) };
+        output::print_raw(text.as_bytes())?;
+        Ok(Exit::Ok)
+    }))
+}
+
+fn person(object: &Value, attempts: &[FailedAttempt], audit: &[AuditRow]) -> String {
+    let mut out = text::person(object);
+    let shown = |text: &str| shown_text(text.as_bytes());
+    if !attempts.is_empty() {
+        let rows = attempts.iter().enumerate().map(|(at, attempt)| {
+            let class = match &attempt.code {
+                Some(code) => format!("{} {code}", attempt.class.as_str()),
+                None => attempt.class.as_str().to_owned(),
+            };
+            let reason = shown(&attempt.reason.as_str().replace('\n', " "));
+            vec![(at + 1).to_string(), attempt.at.to_string(), shown(&attempt.node), class, reason]
+        });
+        out.push_str("\nfailed attempts\n");
+        out.push_str(&table::plain(&["", "at", "node", "class", "reason"], rows.collect()));
+    }
+    if !audit.is_empty() {
+        out.push_str("\nwhat operators did\n");
+        out.push_str(&audit_table(audit));
+    }
+    out
+}
+
+/// Lines of the audit as a table.
+pub(super) fn audit_table(audit: &[AuditRow]) -> String {
+    let shown = |text: &str| shown_text(text.as_bytes());
+    let rows = audit.iter().map(|row| {
+        vec![
+            row.at.to_string(),
+            shown(&row.operation.done_by),
+            row.action.as_str().to_owned(),
+            row.dead_letter.to_string(),
+            shown(&row.operation.why),
+        ]
+    });
+    table::plain(&["at", "by", "what", "key", "why"], rows.collect())
+}
+
+/// Writes every dead letter that fits as a JSON line.
+///
+/// # Errors
+/// What the store answered.
+pub(super) fn export(args: &DlqExportArgs) -> Result<Exit, CliError> {
+    let config = config::load(&args.file, Uses::Store)?;
+    let filter = args.filter.filter();
+    let runtime = super::super::runtime()?;
+    with_backend!(&config, backend => runtime.block_on(async {
+        let store = backend.existing(&config).await?;
+        let mut after = None;
+        loop {
+            let page = store.letters(&config.name, &filter, after, PAGE).await?;
+            let Some(last) = page.last() else { return Ok(Exit::Ok) };
+            after = Some(last.cursor());
+            for letter in &page {
+                // One at a time: a page of bodies could be larger than memory.
+                if let Some(row) = store.letter(&config.name, letter.key).await?
+                    && output::print_raw(json::line(&text::whole(&row)).as_bytes())? == Reader::Gone
+                {
+                    return Ok(Exit::Ok);
+                }
+            }
+        }
+    }))
+}
