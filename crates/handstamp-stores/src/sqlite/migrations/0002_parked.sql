@@ -47,7 +47,7 @@ CREATE TRIGGER handstamp_parked_next AFTER DELETE ON handstamp_parked
 WHEN OLD.order_key IS NOT NULL AND NOT OLD.behind
 BEGIN
     UPDATE handstamp_parked SET behind = 0 WHERE seq = (
-        SELECT n.seq FROM handstamp_parked AS n
+        SELECT n.seq FROM handstamp_parked AS n INDEXED BY handstamp_parked_by_order
         WHERE n.consumer = OLD.consumer AND n.order_key = OLD.order_key
         ORDER BY n.seq LIMIT 1
     );

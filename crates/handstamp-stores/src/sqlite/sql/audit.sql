@@ -1,7 +1,7 @@
 -- What operators did to one message, newest first.
 -- Lock: none (a snapshot). Index: unique name of handstamp_consumers, handstamp_audit_by_message (backwards).
 SELECT a.at_ms, a.action, a.operation, a.done_by, a.why, a.dedup, a.id
-FROM handstamp_consumers AS c JOIN handstamp_audit AS a ON a.consumer = c.id
-WHERE c.name = ?1 AND a.dedup = ?2
+FROM handstamp_audit AS a INDEXED BY handstamp_audit_by_message
+WHERE a.consumer = (SELECT c.id FROM handstamp_consumers AS c WHERE c.name = ?1) AND a.dedup = ?2
 ORDER BY a.number DESC
 LIMIT ?3

@@ -7,5 +7,6 @@ INSERT INTO handstamp_parked (
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
     CAST(round(unixepoch('now', 'subsec') * 1000) AS INTEGER),
     CAST(round(unixepoch('now', 'subsec') * 1000) AS INTEGER) + ?21, ?22,
-    EXISTS (SELECT 1 FROM handstamp_parked AS p WHERE p.consumer = ?1 AND p.order_key = ?22))
+    EXISTS (SELECT 1 FROM handstamp_parked AS p INDEXED BY handstamp_parked_by_order
+        WHERE p.consumer = ?1 AND p.order_key = ?22))
 ON CONFLICT (consumer, dedup) DO NOTHING

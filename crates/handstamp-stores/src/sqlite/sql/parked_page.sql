@@ -3,7 +3,7 @@
 SELECT p.dedup, p.failed_at_ms, p.class, p.code, p.reason, p.id, p.attempts,
        p.topic, p.partition, p.position, p.line, coalesce(p.value_full_bytes, length(p.value)),
        p.seq, p.parked_at_ms, p.due_at_ms, p.order_key
-FROM handstamp_consumers AS c JOIN handstamp_parked AS p ON p.consumer = c.id
-WHERE c.name = ?1 AND p.seq > ?2
+FROM handstamp_parked AS p INDEXED BY handstamp_parked_by_seq
+WHERE p.consumer = (SELECT c.id FROM handstamp_consumers AS c WHERE c.name = ?1) AND p.seq > ?2
 ORDER BY p.seq
 LIMIT ?3

@@ -11,5 +11,6 @@ SELECT d.consumer, d.dedup, d.failed_at_ms, d.received_at_ms, 0, d.class, d.code
     d.value_blake3, d.value,
     CAST(round(unixepoch('now', 'subsec') * 1000) AS INTEGER),
     CAST(round(unixepoch('now', 'subsec') * 1000) AS INTEGER), ?4,
-    EXISTS (SELECT 1 FROM handstamp_parked AS p WHERE p.consumer = ?1 AND p.order_key = ?4)
+    EXISTS (SELECT 1 FROM handstamp_parked AS p INDEXED BY handstamp_parked_by_order
+        WHERE p.consumer = ?1 AND p.order_key = ?4)
 FROM handstamp_dead_letters AS d WHERE d.consumer = ?1 AND d.dedup = ?2
