@@ -105,7 +105,7 @@ async fn a_worker_and_a_lane_meet_at_one_key(database: TestDatabase) {
 
         // A worker holds the second, the lane relies on the third: the worker ends first and waits for nobody.
         let (mut worker, rows) = take(&other, &key).await.unwrap();
-        assert_eq!(ids(&rows), [m2.clone()]);
+        assert_eq!(ids(&rows), [m2.as_str()]);
         let lane = parking(&store, &key, &[&m4], Some(1)).await;
         other.resume(&mut worker, &key, &all(&rows, &outcome)).await.unwrap();
         other.commit(worker).await.unwrap();

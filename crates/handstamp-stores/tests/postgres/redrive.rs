@@ -52,7 +52,7 @@ async fn a_redrive_is_parked_with_its_history(database: TestDatabase) {
     let dead = failed("m");
     let dedup = dead.dedup();
     let (mut tx, _) = store.begin(&key, &[request("m", None)]).await.unwrap();
-    store.record(&mut tx, &key, &[dead.clone()]).await.unwrap();
+    store.record(&mut tx, &key, std::slice::from_ref(&dead)).await.unwrap();
     store.note_attempts(&mut tx, &key, &[(dedup, attempt("one")), (dedup, attempt("two"))]).await.unwrap();
     store.commit(tx).await.unwrap();
     let asked = [again([9; 16]), again(dedup), again(dedup)];
