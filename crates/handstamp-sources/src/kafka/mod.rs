@@ -9,6 +9,7 @@
 //! | `config`, `settings` | what users may say, what is refused and why |
 //! | `source`, `thread`, `session` | the thread, its loop, its bounded end |
 //! | `trouble` | what an error means, and that it is said once |
+//! | `waits` | how long the library waits before it tries again |
 //! | `start` | waiting for brokers and topics |
 //! | `assignment`, `rebalance` | lanes, epochs, partitions that come and go |
 //! | `deliver`, `records`, `outbox` | from a partition's queue to the engine |

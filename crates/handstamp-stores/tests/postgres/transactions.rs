@@ -585,17 +585,6 @@ async fn errors_come_with_their_kind(database: TestDatabase) {
     assert!(store.begin(&key, &[]).now_or_never().is_none(), "begin asks the server");
 }
 
-#[derive(Debug)]
-struct Wrapped(Box<dyn std::error::Error>);
-
-impl std::fmt::Display for Wrapped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the handler failed")
-    }
-}
-
-impl std::error::Error for Wrapped {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(self.0.as_ref())
-    }
-}
+#[derive(Debug, thiserror::Error)]
+#[error("the handler failed")]
+struct Wrapped(#[source] Box<dyn std::error::Error>);
