@@ -211,8 +211,8 @@ pub(crate) struct DlqRedriveArgs {
     #[arg(long, value_name = "RATE")]
     pub(crate) rate: Option<Rate>,
     /// Why, for the audit.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    pub(crate) why: String,
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) why: Option<String>,
 }
 
 /// `dlq discard`.

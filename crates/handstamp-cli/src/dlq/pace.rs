@@ -158,7 +158,9 @@ mod tests {
                 pace.went(count);
                 sent.push((now, count));
             }
-            let saved = u64::try_from(pace.credit_max / rate.unit.nanos()).unwrap();
+            // A tenth of a second's worth, or one.
+            let a_tenth = u128::from(rate.count) * Unit::Second.nanos() / 10 / rate.unit.nanos();
+            let saved = u64::try_from(a_tenth).unwrap().max(1);
             for (from, (begin, _)) in sent.iter().enumerate() {
                 for to in from..sent.len() {
                     let length = (sent[to].0 - *begin).as_nanos() * u128::from(rate.count);

@@ -46,7 +46,7 @@ pub(super) fn redrive(args: &DlqRedriveArgs) -> Result<Exit, CliError> {
         return Err(CliError::usage("--as-id: name exactly one dead letter by its KEY"));
     }
     let config = config::load(&args.selection.file, Uses::StoreAndIdentity)?;
-    let operation = operation(&args.selection, &args.why);
+    let operation = operation(&args.selection, args.why.as_deref().unwrap_or_default());
     let (selection, as_id, rate) = (&args.selection, args.as_id.as_ref(), args.rate);
     run(&Job { config: &config, selection, action: Action::Redrive, operation, as_id, rate })
 }

@@ -148,7 +148,7 @@ async fn redriven(
     let text = "name = \"w\"\nsource = { type = \"file\", path = \"-\" }\nidentity = { field = \"/id\" }\n\
                 store = { type = \"sqlite\", path = \"w.db\" }\n[[effect]]\nsql = \"SELECT 1\"\n";
     let config = crate::config::parsed(Path::new("w.toml"), text);
-    let operation = operation(&args.selection, &args.why);
+    let operation = operation(&args.selection, args.why.as_deref().unwrap_or_default());
     let (selection, as_id, rate) = (&args.selection, args.as_id.as_ref(), args.rate);
     let job = Job { config: &config, selection, action: Action::Redrive, operation, as_id, rate };
     work(store, &job, stop).await
