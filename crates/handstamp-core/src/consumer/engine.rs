@@ -52,7 +52,7 @@ enum TurnEnd {
 pub(super) struct Engine<S: ParkingStore> {
     pub(super) shared: Rc<Shared<S>>,
     identity: Identity,
-    capabilities: Capabilities,
+    pub(super) capabilities: Capabilities,
     pub(super) deliveries: mpsc::Receiver<Vec<Delivery>>,
     pub(super) control: mpsc::UnboundedReceiver<Control>,
     pub(super) intake: Intake,
@@ -60,11 +60,13 @@ pub(super) struct Engine<S: ParkingStore> {
     pub(super) retries: Retries,
     /// A lane had the last turn.
     retries_next: bool,
+    /// The source is at its end, but for what is parked and due.
+    ending: bool,
     revokes: Vec<(Instant, Lane)>,
     pub(super) notices: BTreeMap<Notice, u64>,
     pub(super) started: Instant,
-    assigned_once: bool,
-    last_activity: Instant,
+    pub(super) assigned_once: bool,
+    pub(super) last_activity: Instant,
     pub(super) deliveries_open: bool,
     pub(super) stop: Option<StopReason>,
     pub(super) error: Option<RunError>,
@@ -186,6 +188,7 @@ impl<S: ParkingStore> Engine<S> {
             running: FuturesUnordered::new(),
             retries,
             retries_next: true,
+            ending: false,
             revokes: vec![],
             notices: BTreeMap::new(),
             started,
@@ -258,7 +261,8 @@ impl<S: ParkingStore> Engine<S> {
         let can_start = self.shared.slots.is_free() && deadline.is_none();
         let batch = if can_start && !self.retries.holds() { self.intake.next_ready_at() } else { None };
         let look = if can_start { self.retries.next() } else { None };
-        let idle = self.shared.options.until_idle.filter(|_| self.assigned_once && self.intake.is_idle());
+        let idle = self.assigned_once && !self.ending && self.intake.is_idle();
+        let idle = self.shared.options.until_idle.filter(|_| idle);
         let idle = idle.map(|idle| self.last_activity + idle).filter(|_| deadline.is_none());
         let revoke = self.revokes.iter().map(|(at, _)| *at).min();
         [batch, look, idle, revoke, deadline, extend_at].into_iter().flatten().min()
@@ -293,22 +297,7 @@ impl<S: ParkingStore> Engine<S> {
         if end.is_some() && self.retries.lets_end(Instant::now()) {
             self.stop = end;
         }
-    }
-
-    fn end_of_source(&self) -> Option<StopReason> {
-        let idle = self.assigned_once && self.intake.is_idle();
-        let until_idle = self.shared.options.until_idle;
-        if self.has_taken_all() {
-            (!self.intake.has_work()).then_some(StopReason::MessagesMax)
-        } else if !self.deliveries_open {
-            (!self.intake.has_work()).then_some(StopReason::SourceEnded)
-        } else if idle && self.capabilities.ends {
-            Some(StopReason::SourceEnded)
-        } else if idle && until_idle.is_some_and(|idle| self.last_activity.elapsed() >= idle) {
-            Some(StopReason::Idle)
-        } else {
-            None
-        }
+        self.ending = end.is_some();
     }
 
     /// Whether deliveries are taken: with room for them, and for as long as messages are asked for. What
@@ -317,7 +306,7 @@ impl<S: ParkingStore> Engine<S> {
         self.intake.has_room() && !self.has_taken_all()
     }
 
-    fn has_taken_all(&self) -> bool {
+    pub(super) fn has_taken_all(&self) -> bool {
         let max = self.shared.options.messages_max;
         max.is_some_and(|max| self.shared.live.snapshot().received >= max)
     }

@@ -12,6 +12,23 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 impl<S: ParkingStore> Engine<S> {
+    /// Why the run may end now, but for what is parked and due.
+    pub(super) fn end_of_source(&self) -> Option<StopReason> {
+        let idle = self.assigned_once && self.intake.is_idle();
+        let until_idle = self.shared.options.until_idle;
+        if self.has_taken_all() {
+            (!self.intake.has_work()).then_some(StopReason::MessagesMax)
+        } else if !self.deliveries_open {
+            (!self.intake.has_work()).then_some(StopReason::SourceEnded)
+        } else if idle && self.capabilities.ends {
+            Some(StopReason::SourceEnded)
+        } else if idle && until_idle.is_some_and(|idle| self.last_activity.elapsed() >= idle) {
+            Some(StopReason::Idle)
+        } else {
+            None
+        }
+    }
+
     /// Lets the source settle what was asked and leave; answers what it still says.
     pub(super) async fn close(&mut self) {
         CrashPoint::OnShutdown.reached();

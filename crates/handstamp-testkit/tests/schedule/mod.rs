@@ -6,17 +6,17 @@ use handstamp_core::consumer::{Order, StopReason};
 use handstamp_core::decide::Policy;
 use handstamp_core::delivery::Settled;
 use handstamp_core::invariants::counts_reconcile;
-use handstamp_core::retry::RetryPolicy;
+use handstamp_core::retry::{Backoff, RetryPolicy};
 use handstamp_core::{
     Consumer, ConsumerName, ConsumerOptions, Identity, Report, RunError, RunErrorKind, Source, StoreErrorKind,
 };
 use handstamp_testkit::fakes::{LogBroker, MemoryStore, QueueBroker, StorePoint};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, LocalSet};
-use workload::{Expected, Workload};
+use workload::{Expected, Role, Workload};
 
 const GROUP: &str = "group";
 const PARTITIONS: usize = 3;
@@ -153,6 +153,10 @@ struct Schedule {
     /// Somebody was killed, or had no answer to a commit: then nobody knows who wrote a row.
     unsure: bool,
     exits: BTreeSet<&'static str>,
+    /// What fails is parked, or tried in place only.
+    parks: bool,
+    /// The order of a key is kept.
+    by_key: bool,
 }
 
 impl Schedule {
@@ -176,6 +180,8 @@ impl Schedule {
             reports: vec![],
             unsure: false,
             exits: BTreeSet::new(),
+            parks: seed.is_multiple_of(2),
+            by_key: seed.is_multiple_of(4) && kind == Kind::Log,
         }
     }
 
@@ -186,13 +192,18 @@ impl Schedule {
     }
 
     fn start_member(&mut self, ending: Ending) {
-        let wait = Duration::from_millis(5);
-        let retry = RetryPolicy { max_attempts: 3, immediate: 3, wait, ..RetryPolicy::default() };
+        let retry = RetryPolicy {
+            max_attempts: 3,
+            immediate: if self.parks { 1 + u32::try_from(self.random.below(2)).unwrap() } else { 3 },
+            wait: Duration::from_millis(5),
+            backoff: Backoff { base: Duration::from_millis(20), cap: Duration::from_millis(300) },
+            ..RetryPolicy::default()
+        };
         let mut options = ConsumerOptions {
             batch_max: 1 + self.random.below(40),
             concurrency: 1 + self.random.below(3),
             policy: Policy { retry, ..Policy::default() },
-            order: Order::Partition,
+            order: if self.by_key { Order::Key } else { Order::Partition },
             ..ConsumerOptions::default()
         };
         match ending {
@@ -204,7 +215,7 @@ impl Schedule {
         }
         let handler = self.workload.handler();
         let consumer = Consumer::builder(self.name.clone())
-            .boxed_source(self.broker.source(), Identity::Key)
+            .boxed_source(self.broker.source(), Identity::Header("id".into()))
             .store(self.store.clone())
             .handler(handler)
             .options(options);
@@ -311,8 +322,14 @@ impl Schedule {
 
     fn fail_store(&mut self) {
         use StorePoint::*;
-        let point =
-            self.random.one_of(&[Begin, Begin, Record, Commit, Commit, CommitThenLost, CommitThenLost]);
+        let mut points = vec![Begin, Begin, Record, Commit, Commit, CommitThenLost, CommitThenLost];
+        if self.parks {
+            points.extend([Park, NoteAttempts, TakeDue, TakeAgain, Resume, ParkedStatus]);
+        }
+        if self.by_key {
+            points.push(ParkedKeys);
+        }
+        let point = self.random.one_of(&points);
         self.unsure |= point == CommitThenLost;
         let kinds = match point {
             // Whatever the answer says, it did not come from a rollback.
@@ -334,6 +351,7 @@ impl Schedule {
         let dead = self.store.dead_letters(&self.name);
         self.workload.check_effects(&counters);
         self.workload.check_dead_letters(&dead);
+        self.workload.check_parked(&self.store.parked(&self.name));
         for expected in self.workload.all.iter().filter(|expected| self.broker.is_settled(expected)) {
             assert!(
                 expected.is_durable(&self.store, &self.name, &dead),
@@ -352,7 +370,8 @@ impl Schedule {
         self.start_member(Ending::Asked);
         for _ in 0..6_000 {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            if self.workload.all.iter().all(|expected| self.broker.is_settled(expected)) {
+            let settled = self.workload.all.iter().all(|expected| self.broker.is_settled(expected));
+            if settled && self.store.parked(&self.name).is_empty() {
                 break;
             }
         }
@@ -360,11 +379,21 @@ impl Schedule {
         self.check();
         let open = self.workload.all.iter().filter(|expected| !self.broker.is_settled(expected)).count();
         assert_eq!(open, 0, "I4: messages that never came to an end");
+        assert!(self.store.parked(&self.name).is_empty(), "I4: messages that stay parked");
         let dead = self.store.dead_letters(&self.name);
         self.workload.check_end(&self.store.counters(), &dead);
         self.check_rows(dead.len());
-        if self.kind == Kind::Log {
-            self.workload.check_order(&self.store.counters());
+        let counters = self.store.counters();
+        match (self.kind, self.parks) {
+            (Kind::Log, false) => {
+                self.workload.check_order(&counters, &[Role::Good, Role::Flaky], |e| e.partition);
+            }
+            (Kind::Log, true) if self.by_key => {
+                self.workload.check_order(&counters, &[Role::Good, Role::Flaky], Expected::key_number);
+            }
+            // What never fails overtakes only what does.
+            (Kind::Log, true) => self.workload.check_order(&counters, &[Role::Good], |e| e.partition),
+            _ => {}
         }
     }
 }
@@ -378,7 +407,8 @@ impl Schedule {
         }
         for report in &self.reports {
             let counts = &report.counts;
-            assert_eq!(counts.dead_letter_rows, counts.dead_lettered + counts.id_reused, "I2: {counts:?}");
+            let kinds = counts.dead_lettered + counts.id_reused + counts.resumed_dead;
+            assert_eq!(counts.dead_letter_rows, kinds, "I2: {counts:?}");
         }
     }
 }
@@ -389,10 +419,34 @@ fn paused(body: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, body);
 }
 
-/// Runs one and answers how its members ended.
-pub(crate) fn run_schedule(kind: Kind, seed: u64) -> BTreeSet<&'static str> {
+/// How the members of schedules ended, and what they counted about parked messages.
+#[derive(Debug, Default)]
+pub(crate) struct Ran {
+    pub(crate) exits: BTreeSet<&'static str>,
+    pub(crate) parked: BTreeMap<&'static str, u64>,
+}
+
+impl Ran {
+    fn add(&mut self, schedule: Schedule) {
+        self.exits.extend(schedule.exits);
+        for report in &schedule.reports {
+            let counts = &report.counts;
+            for (what, count) in [
+                ("parked", counts.parked),
+                ("applied", counts.resumed_applied),
+                ("again", counts.resumed_parked_again),
+                ("dead", counts.resumed_dead),
+                ("released", counts.resumed_released),
+            ] {
+                *self.parked.entry(what).or_default() += count;
+            }
+        }
+    }
+}
+
+/// Runs one and adds how its members ended.
+pub(crate) fn run_schedule(kind: Kind, seed: u64, ran: &mut Ran) {
     println!("{kind:?}, seed {seed}");
-    let mut exits = BTreeSet::new();
     paused(async {
         let mut schedule = Schedule::new(kind, seed);
         schedule.start_any_member();
@@ -400,9 +454,8 @@ pub(crate) fn run_schedule(kind: Kind, seed: u64) -> BTreeSet<&'static str> {
             schedule.step().await;
         }
         schedule.finish().await;
-        exits = schedule.exits;
+        ran.add(schedule);
     });
-    exits
 }
 
 pub(crate) fn run_quietly(kind: Kind) {

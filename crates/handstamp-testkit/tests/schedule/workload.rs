@@ -2,6 +2,7 @@
 
 use super::Random;
 use bytes::Bytes;
+use handstamp_core::parked::ParkedMessage;
 use handstamp_core::{ConsumerName, DeadLetter, Handler, HandlerError, Message, MessageId};
 use handstamp_testkit::Payload;
 use handstamp_testkit::fakes::{MemoryStore, MemoryTx};
@@ -9,6 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// Keys of the records with an id; a multiple of the partitions.
+const KEYS: usize = 15;
 
 /// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +54,11 @@ impl Expected {
         id % partitions
     }
 
+    /// Which key its record has.
+    pub(crate) fn key_number(&self) -> usize {
+        self.number % KEYS
+    }
+
     fn key(&self) -> Option<MessageId> {
         self.id.as_ref().map(|id| MessageId::try_from(id.as_str()).unwrap())
     }
@@ -69,6 +78,14 @@ impl Expected {
         let origin = &dead.record.origin;
         origin.offset == self.offset && usize::try_from(origin.partition).unwrap() == self.partition
     }
+}
+
+/// Under the key of its id; many ids have one key, and all of a key lie in one partition.
+fn named(body: String, id: &str) -> Payload {
+    let number: usize = id[1..].parse().unwrap();
+    Payload::value(body)
+        .with_key(format!("k{}", number % KEYS))
+        .with_header("id", Some(Bytes::copy_from_slice(id.as_bytes())))
 }
 
 #[derive(Debug)]
@@ -105,13 +122,13 @@ impl Workload {
                 (Role::Copy, Some(first)) => (first.id, first.payload),
                 (Role::Reused, Some(first)) => {
                     let id = first.id.unwrap();
-                    (Some(id.clone()), Payload::value(body).with_key(id))
+                    (Some(id.clone()), named(body, &id))
                 }
                 _ => {
                     let id = format!("m{number}");
                     roles.insert(id.clone(), role);
                     let twice = Some(Bytes::from_static(b"\xff"));
-                    let payload = Payload::value(body).with_key(id.clone());
+                    let payload = named(body, &id);
                     (Some(id), payload.with_header("a", twice).with_header("a", None))
                 }
             };
@@ -170,12 +187,25 @@ impl Workload {
         assert_eq!(dead.len(), bad, "each bad message is a dead letter once");
     }
 
-    /// Messages of a partition are applied in its order.
-    pub(crate) fn check_order(&self, counters: &BTreeMap<String, i64>) {
+    /// I5: what is parked is one of ours, with every byte.
+    pub(crate) fn check_parked(&self, parked: &[ParkedMessage]) {
+        for row in parked {
+            let expected = self.all.iter().find(|expected| expected.is_at(&row.letter)).unwrap();
+            assert_eq!(Payload::of(&row.letter.record), expected.payload, "I5");
+        }
+    }
+
+    /// Messages of these roles are applied in the order of what they share.
+    pub(crate) fn check_order(
+        &self,
+        counters: &BTreeMap<String, i64>,
+        roles: &[Role],
+        shared: impl Fn(&Expected) -> usize,
+    ) {
         let mut last: BTreeMap<usize, (i64, usize)> = BTreeMap::new();
-        for expected in self.all.iter().filter(|e| matches!(e.role, Role::Good | Role::Flaky)) {
+        for expected in self.all.iter().filter(|e| roles.contains(&e.role)) {
             let run = counters[&format!("run:{}", expected.id.as_ref().unwrap())];
-            if let Some((before, number)) = last.insert(expected.partition, (run, expected.number)) {
+            if let Some((before, number)) = last.insert(shared(expected), (run, expected.number)) {
                 assert!(before < run, "{} was applied after {}", number, expected.number);
             }
         }
