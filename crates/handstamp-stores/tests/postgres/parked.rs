@@ -263,9 +263,11 @@ async fn each_due_row_is_taken_once(database: TestDatabase) {
     let workers = (0..4_usize).map(|worker| {
         let (store, key) = (stores[worker % 2].clone(), key.clone());
         tokio::spawn(async move {
+            let since = std::time::Instant::now();
             let mut turns = worker;
             let mut held = 0_usize;
             while store.parked_status(&key).await.unwrap().count > 0 {
+                assert!(since.elapsed() < Duration::from_secs(120), "rows that nobody can take are left");
                 let Some((mut tx, rows)) = store.take_due(&key, 20).await.unwrap() else {
                     tokio::task::yield_now().await;
                     continue;
