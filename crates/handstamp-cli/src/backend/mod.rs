@@ -150,7 +150,10 @@ pub(crate) fn grants_sql(config: &Config, role: &str) -> Result<String, CliError
         #[cfg(feature = "postgres")]
         StoreSection::Postgres(section) => postgres::grants_sql(section, role),
         #[cfg(not(feature = "postgres"))]
-        StoreSection::Postgres(_) => Err(built_without("store", "postgres")),
+        StoreSection::Postgres(_) => {
+            let _ = role;
+            Err(built_without("store", "postgres"))
+        }
     }
 }
 
