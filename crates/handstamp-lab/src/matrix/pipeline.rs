@@ -121,7 +121,7 @@ fn toml(cell: Cell, options: &Options, name: &str) -> String {
     };
     let batch_max = if is_revoke(cell.point) { 1 } else { BATCH_MAX };
     format!(
-        "name = \"matrix\"\n\n[consumer]\nbatch_max = {batch_max}\n\n[retry]\nwait = \"10ms\"\n\n{source}\n\
+        "name = \"matrix\"\n\n[consumer]\nbatch_max = {batch_max}\n\n[retry]\nmax_attempts = 2\nwait = \"10ms\"\n\n{source}\n\
          [store]\n{store}setup = \"setup.sql\"\n\n\
          [[effect]]\nsql = \"UPDATE {own}accounts SET balance = balance + :amount WHERE id = :account_id\"\nexpect_rows = 1\n\n\
          [[effect]]\nsql = \"INSERT INTO {own}ledger (event_id, account_id, amount) VALUES (:message_id, :account_id, :amount)\"\n"

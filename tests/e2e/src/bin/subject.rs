@@ -84,7 +84,10 @@ impl Arguments {
             handler_timeout: Duration::from_millis(self.number("handler-ms", 30_000)),
             ..ConsumerOptions::default()
         };
-        options.policy.retry.max_attempts = u32::try_from(self.number("attempts", 3)).unwrap();
+        let attempts = u32::try_from(self.number("attempts", 3)).unwrap();
+        // All of them in place: none is parked unless it is asked for.
+        options.policy.retry.immediate = u32::try_from(self.number("immediate", u64::from(attempts))).unwrap();
+        options.policy.retry.max_attempts = attempts;
         options.until_idle = self.0.get("idle-ms").map(|ms| Duration::from_millis(ms.parse().unwrap()));
         options
     }
