@@ -86,7 +86,8 @@ impl Arguments {
         };
         let attempts = u32::try_from(self.number("attempts", 3)).unwrap();
         // All of them in place: none is parked unless it is asked for.
-        options.policy.retry.immediate = u32::try_from(self.number("immediate", u64::from(attempts))).unwrap();
+        options.policy.retry.immediate =
+            u32::try_from(self.number("immediate", u64::from(attempts))).unwrap();
         options.policy.retry.max_attempts = attempts;
         options.until_idle = self.0.get("idle-ms").map(|ms| Duration::from_millis(ms.parse().unwrap()));
         options
