@@ -4,7 +4,7 @@ mod mini;
 
 use handstamp_core::consumer::OnIdReuse;
 use handstamp_core::decide::Policy;
-use handstamp_core::retry::RetryPolicy;
+use handstamp_core::retry::{Backoff, RetryPolicy};
 use handstamp_core::*;
 use mini::*;
 use std::collections::BTreeMap;
@@ -365,6 +365,41 @@ async fn no_more_than_the_messages_asked_for_are_taken() {
     let outcome = run_with(MiniStore::default(), numbered(100), options, good).await;
     assert_eq!((outcome.counts().received, outcome.counts().applied), (7, 7));
     assert_eq!(outcome.report.unwrap().stopped, StopReason::MessagesMax);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_ends_ends_the_run_once_nothing_parked_is_due() {
+    let now = Backoff { base: Duration::ZERO, cap: Duration::ZERO };
+    let retry = RetryPolicy { immediate: 1, backoff: now, ..RetryPolicy::default() };
+    let options = ConsumerOptions { policy: Policy { retry, ..Policy::default() }, ..options() };
+    let failed = Arc::new(Mutex::new(BTreeMap::new()));
+    let seen = Arc::clone(&failed);
+    // More than are taken at once; the last fails later, and asks for an hour.
+    let outcome =
+        run_with(MiniStore::default(), numbered(40), options, async move |tx: &mut Tx, m: &Message| {
+            let times = seen
+                .lock()
+                .unwrap()
+                .entry(m.id().to_string())
+                .and_modify(|n| *n += 1)
+                .or_insert(1)
+                .to_owned();
+            match (m.id().as_bytes(), times) {
+                (_, 1) => Err("once".into()),
+                (b"m39", _) => Err(HandlerError::retry_after(Duration::from_secs(3_600), "later")),
+                _ => {
+                    apply(tx, m);
+                    Ok(())
+                }
+            }
+        })
+        .await;
+    let counts = outcome.counts();
+    assert_eq!((counts.parked, counts.resumed_applied, counts.resumed_parked_again), (40, 39, 1));
+    assert_eq!(outcome.store.0.lock().unwrap().parked.len(), 1);
+    let report = outcome.report.unwrap();
+    assert_eq!(report.stopped, StopReason::SourceEnded);
+    assert!(report.took < Duration::from_secs(60), "{:?}", report.took);
 }
 
 #[tokio::test]
