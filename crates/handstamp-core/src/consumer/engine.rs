@@ -502,7 +502,6 @@ impl<S: ParkingStore> Engine<S> {
             TurnEnd::Lane(lane, end) => {
                 self.last_activity = Instant::now();
                 self.on_batch_end(lane);
-                self.retries.hear(&self.shared.parked);
                 end
             }
             TurnEnd::Retries(look) => {
@@ -510,6 +509,7 @@ impl<S: ParkingStore> Engine<S> {
                 look.end
             }
         };
+        self.retries.hear(&self.shared.parked);
         match end {
             BatchEnd::Done => {}
             BatchEnd::Cancelled => self.cut_short |= self.overdue,

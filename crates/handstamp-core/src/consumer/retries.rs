@@ -83,6 +83,7 @@ pub(crate) struct Retries {
     clear: bool,
     faults: u32,
     take_max: usize,
+    rows_max: usize,
     bytes_max: usize,
     parked_max: u64,
     /// Nothing new is begun; when that was last said.
@@ -100,6 +101,7 @@ impl Retries {
             clear: false,
             faults: 0,
             take_max: TAKE_FIRST.min(options.batch_max.max(1)),
+            rows_max: TAKE_MAX.min(options.batch_max.max(1)),
             bytes_max: options.batch_max_bytes.max(1),
             parked_max: options.parked_max.max(1),
             full: None,
@@ -132,7 +134,7 @@ impl Retries {
             Found::Rows { count, bytes } => {
                 self.next = now;
                 let each = (bytes / count.max(1)).max(1);
-                let fitting = (self.bytes_max / each).clamp(1, TAKE_MAX);
+                let fitting = (self.bytes_max / each).clamp(1, self.rows_max);
                 self.take_max = fitting.min(self.take_max.saturating_mul(2));
             }
             Found::Nothing { due_in } => {
@@ -143,8 +145,12 @@ impl Retries {
         }
     }
 
-    /// A turn of a lane ended: plans a look at what it parked.
+    /// A turn ended: plans a look at what a lane has parked, behind the one that is under way and may have missed
+    /// it.
     pub(crate) fn hear(&mut self, parked: &Parked) {
+        if self.running {
+            return;
+        }
         if let Some(due) = parked.news.take() {
             self.clear = false;
             self.next = self.next.min(due);
@@ -202,5 +208,50 @@ impl Retries {
             next_due_s,
             "messages stay parked; the next run of this consumer takes them up once they are due"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_parked_during_a_look_is_looked_for_after_it() {
+        let (now, parked) = (Instant::now(), Parked::default());
+        let mut retries = Retries::new(&ConsumerOptions::default(), now);
+        assert_eq!(retries.begin(), (true, TAKE_FIRST));
+        parked.added(1, SECOND);
+        retries.hear(&parked);
+        retries.ended(Found::Nothing { due_in: None }, now);
+        retries.hear(&parked);
+        assert_eq!(retries.next(), Some(now + SECOND));
+        assert!(!retries.is_due(now) && retries.is_due(now + SECOND));
+        assert!(!retries.lets_end(now), "it may be due at once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_take_is_bounded_by_rows_and_by_bytes() {
+        let options = ConsumerOptions { batch_max: 50, batch_max_bytes: 1_000, ..ConsumerOptions::default() };
+        let now = Instant::now();
+        let mut retries = Retries::new(&options, now);
+        for (bytes, take_max) in [(1, 32), (1, 50), (1, 50), (500, 2), (1, 4)] {
+            retries.begin();
+            retries.ended(Found::Rows { count: 1, bytes }, now);
+            assert_eq!(retries.begin(), (false, take_max), "after {bytes} bytes");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bound_of_one_is_left_too() {
+        let (now, parked) = (Instant::now(), Parked::default());
+        let options = ConsumerOptions { parked_max: 1, ..ConsumerOptions::default() };
+        let mut retries = Retries::new(&options, now);
+        assert!(!retries.is_full(&parked, now));
+        parked.added(1, SECOND);
+        assert!(retries.is_full(&parked, now) && retries.holds());
+        parked.left(1);
+        assert!(!retries.is_full(&parked, now) && !retries.holds());
     }
 }
