@@ -200,7 +200,8 @@ fn nothing_done(started: Instant) -> Report {
 /// A word to those who run the same file again.
 fn nothing_new(config: &Config, report: &Report) -> Option<String> {
     let SourceSection::File(section) = &config.source else { return None };
-    if report.counts.received > 0 || report.stopped != StopReason::SourceEnded {
+    let counts = &report.counts;
+    if counts.received > 0 || counts.resumed > 0 || report.stopped != StopReason::SourceEnded {
         return None;
     }
     start_over(config, section)
