@@ -13,7 +13,8 @@
 //! store away or conflict     ─► the same chunk after a wait, nothing charged
 //! ```
 //!
-//! A wait in place is short; with `on_failure = "block"` it can be long, and the turn then gives its slot to others.
+//! A turn that waits in place gives its slot to others meanwhile: the retry worker must not starve behind a lane in
+//! which much fails. A batch that is being taken apart is left at a stop: what is decided is settled, the rest goes back.
 //!
 //! So a bad message costs a constant number of transactions, and an unknown one is found in
 //! O(log n) of them.
@@ -29,7 +30,7 @@ use crate::decide::{Case, Order, Place, Verdict, decide};
 use crate::delivery::{DeliveryTag, Disposition, Lane};
 use crate::message::Timestamp;
 use crate::parked::ParkingStore;
-use crate::retry::{Backoff, IN_PLACE_MAX};
+use crate::retry::Backoff;
 use crate::source::Command;
 use crate::store::{ConsumerKey, InboxState, Store, StoreError, StoreErrorKind};
 use crate::telemetry::{Counts, LineLimit, LiveCounts};
@@ -121,6 +122,11 @@ impl ChunkSize {
         self.limit = (count / 2).max(1);
     }
 
+    /// Something failed, and the batch is not whole again.
+    fn is_apart(&self) -> bool {
+        self.limit < usize::MAX
+    }
+
     /// The culprit stands at this place of the chunk: what precedes it goes with it.
     pub(super) fn found(&mut self, at: usize) {
         self.suspects = None;
@@ -193,7 +199,8 @@ impl<S: ParkingStore> Shared<S> {
         let (mut faults, mut since) = (0, None);
         while let Some(first) = queue.front() {
             let (lane, wait) = (first.lane, first.alone.unwrap_or_default());
-            if self.is_told(lane) == Told::Cancel || (!wait.is_zero() && !self.rest(lane, wait, slot).await) {
+            let left = self.is_told(lane) == Told::Cancel || (size.is_apart() && !self.goes_on(lane));
+            if left || (!wait.is_zero() && !self.sleep_aside(lane, wait, slot).await) {
                 return self.give_back(queue);
             }
             let mut chunk = take_chunk(&mut queue, size.limit);
@@ -359,15 +366,6 @@ impl<S: ParkingStore> Shared<S> {
             () = self.cancelled(lane) => false,
             () = tokio::time::sleep(wait) => true,
         }
-    }
-
-    /// Waits before a retry in place. A long wait gives the slot away and ends when no more is to begin; false
-    /// when the batch is to be given back.
-    async fn rest(&self, lane: Lane, wait: Duration, slot: &mut Slot) -> bool {
-        if wait <= IN_PLACE_MAX {
-            return self.sleep(lane, wait).await;
-        }
-        self.sleep_aside(lane, wait, slot).await
     }
 
     /// Waits without its slot; false, and without it, when no more is to begin.
