@@ -419,3 +419,51 @@ fn a_message_that_lost_its_bytes_is_dead_without_an_attempt() {
         assert!(world.history("big").is_empty());
     });
 }
+
+/// Three hundred messages of one batch that fail for ever, each with waits in place.
+fn much_fails(world: &World) -> (ConsumerOptions, Vec<String>) {
+    let ids: Vec<String> = (0..300).map(|n| format!("bad{n}")).collect();
+    for id in &ids {
+        world.fails(id, 1_000_000);
+    }
+    world.publish(0, None, &ids.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut options = options(1_000);
+    options.policy.retry.immediate = 2;
+    options.policy.retry.wait = seconds(1);
+    (options, ids)
+}
+
+#[test]
+fn what_is_due_is_not_held_up_by_a_lane_in_which_much_fails() {
+    paused(async {
+        let world = World::new();
+        world.fate("early", Fate { failures: 2, after: Some(seconds(5)), ..Fate::default() });
+        world.publish(0, None, &["early"]);
+        let (options, _) = much_fails(&world);
+        let run = world.start(options);
+        let began = Instant::now();
+        run.until(|counts| counts.resumed_applied == 1).await;
+        // Twice five seconds and a turn of the lane's own; the batch alone takes three hundred.
+        assert!(began.elapsed() < seconds(20), "{:?}", began.elapsed());
+        let counts = run.stop().await.unwrap().counts;
+        assert!(counts.parked < 100, "the batch was still being taken apart: {counts:?}");
+    });
+}
+
+#[test]
+fn a_stop_leaves_a_batch_that_is_being_taken_apart() {
+    paused(async {
+        let world = World::new();
+        let (options, ids) = much_fails(&world);
+        let run = world.start(options);
+        run.until(|counts| counts.parked == 3).await;
+        let asked = Instant::now();
+        let counts = run.stop().await.unwrap().counts;
+        assert!(asked.elapsed() < seconds(5), "{:?}", asked.elapsed());
+        assert!(counts.parked >= 3 && counts.parked < 10, "{counts:?}");
+        assert_eq!(counts.parked + counts.released, 300, "{counts:?}");
+        let parked = world.parked_ids();
+        assert_eq!(parked.len() as u64, counts.parked);
+        assert!(parked.iter().all(|id| ids.contains(id)));
+    });
+}
