@@ -219,7 +219,7 @@ fn start_over(config: &Config, section: &config::FileSection) -> Option<String> 
     if let config::StoreSection::Sqlite(sqlite) = &config.store {
         let store = config.resolve(&sqlite.path.value);
         words.push_str(&format!(
-            "\n  To start over, balances included: rm {} {}*",
+            "\n  To start over, balances, parked messages and dead letters included: rm {} {}*",
             position.display(),
             store.display()
         ));
