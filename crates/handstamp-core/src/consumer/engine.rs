@@ -258,12 +258,14 @@ impl<S: ParkingStore> Engine<S> {
     }
 
     fn next_wake(&self, deadline: Option<Instant>, extend_at: Option<Instant>) -> Option<Instant> {
-        let can_start = self.shared.slots.is_free() && deadline.is_none();
+        // Once stopping nothing is begun, and what would have been begun by now must not keep the loop awake.
+        let goes_on = self.stop.is_none() && self.error.is_none();
+        let can_start = self.shared.slots.is_free() && goes_on;
         let batch = if can_start && !self.retries.holds() { self.intake.next_ready_at() } else { None };
         let look = if can_start { self.retries.next() } else { None };
-        let idle = self.assigned_once && !self.ending && self.intake.is_idle();
+        let idle = goes_on && self.assigned_once && !self.ending && self.intake.is_idle();
         let idle = self.shared.options.until_idle.filter(|_| idle);
-        let idle = idle.map(|idle| self.last_activity + idle).filter(|_| deadline.is_none());
+        let idle = idle.map(|idle| self.last_activity + idle);
         let revoke = self.revokes.iter().map(|(at, _)| *at).min();
         [batch, look, idle, revoke, deadline, extend_at].into_iter().flatten().min()
     }
