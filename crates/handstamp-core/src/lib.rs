@@ -12,7 +12,6 @@
 //! What is authoritative: the store's unique key decides whether a message is first or a duplicate;
 //! the broker decides what is delivered again; the local clock decides nothing but waiting times.
 
-pub mod breaker;
 pub mod chain;
 pub mod clock;
 pub mod consumer;

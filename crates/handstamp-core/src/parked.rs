@@ -101,10 +101,13 @@ pub enum Resumed {
     },
 }
 
+/// A store need not count further: how many parked messages are told apart from more.
+pub const COUNTED_MAX: u64 = 1_000_000;
+
 /// What a consumer has parked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ParkedStatus {
-    /// Rows.
+    /// Rows; a store may stop at [`COUNTED_MAX`].
     pub count: u64,
     /// How long until the first is due (zero: it is); rows that wait behind others of their order key are
     /// left out. `None`: none can become due.

@@ -82,17 +82,17 @@ pub(crate) trait Operations {
     }
 }
 
-/// Both stores have the same methods but for two, which `$inbox_row` and `$key` name.
+/// Both stores have the same methods.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 macro_rules! operations {
-    ($store:ty, $inbox_row:ident, $key:ident => $key_argument:expr) => {
+    ($store:ty) => {
         impl Operations for $store {
             async fn inbox_row(
                 &self,
                 name: &ConsumerName,
                 id: &MessageId,
             ) -> Result<Option<InboxRow>, StoreError> {
-                <$store>::$inbox_row(self, name, id).await
+                <$store>::inbox_row(self, name, id).await
             }
 
             async fn letters(
@@ -108,9 +108,9 @@ macro_rules! operations {
             async fn letter(
                 &self,
                 name: &ConsumerName,
-                $key: DeadLetterKey,
+                key: DeadLetterKey,
             ) -> Result<Option<DeadLetterRow>, StoreError> {
-                <$store>::dead_letter(self, name, $key_argument).await
+                <$store>::dead_letter(self, name, key).await
             }
 
             async fn redrive(
@@ -161,6 +161,6 @@ macro_rules! operations {
 }
 
 #[cfg(feature = "sqlite")]
-operations!(handstamp_stores::sqlite::SqliteStore, inbox_get, key => &key);
+operations!(handstamp_stores::sqlite::SqliteStore);
 #[cfg(feature = "postgres")]
-operations!(handstamp_stores::postgres::PostgresStore, inbox_row, key => key);
+operations!(handstamp_stores::postgres::PostgresStore);

@@ -26,7 +26,8 @@ pub struct ConsumerOptions {
     pub order: Order,
     /// Attempts, waits, parking and reused ids.
     pub policy: Policy,
-    /// With so many parked messages nothing new is begun until some of them have come to their end.
+    /// With so many parked messages nothing new is begun until some of them have come to their end; at most
+    /// [`COUNTED_MAX`](crate::parked::COUNTED_MAX).
     pub parked_max: u64,
     /// What this process is called in the history of a message; host and process id.
     pub node: String,

@@ -11,6 +11,7 @@
 
 use super::batch::{BatchEnd, random};
 use super::options::ConsumerOptions;
+use crate::parked::COUNTED_MAX;
 use crate::retry::Backoff;
 use std::cell::Cell;
 use std::time::Duration;
@@ -103,7 +104,7 @@ impl Retries {
             take_max: TAKE_FIRST.min(options.batch_max.max(1)),
             rows_max: TAKE_MAX.min(options.batch_max.max(1)),
             bytes_max: options.batch_max_bytes.max(1),
-            parked_max: options.parked_max.max(1),
+            parked_max: options.parked_max.clamp(1, COUNTED_MAX),
             full: None,
             next_due: None,
         }
@@ -241,6 +242,17 @@ mod tests {
             retries.ended(Found::Rows { count: 1, bytes }, now);
             assert_eq!(retries.begin(), (false, take_max), "after {bytes} bytes");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bound_beyond_what_stores_count_is_reached_all_the_same() {
+        let (now, parked) = (Instant::now(), Parked::default());
+        let options = ConsumerOptions { parked_max: u64::MAX, ..ConsumerOptions::default() };
+        let mut retries = Retries::new(&options, now);
+        parked.is(COUNTED_MAX - 1);
+        assert!(!retries.is_full(&parked, now));
+        parked.is(COUNTED_MAX);
+        assert!(retries.is_full(&parked, now));
     }
 
     #[tokio::test(start_paused = true)]

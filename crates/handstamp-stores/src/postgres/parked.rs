@@ -20,7 +20,8 @@ use super::pipeline::in_order;
 use super::store::{PostgresStore, Tx};
 use futures_util::future::join3;
 use handstamp_core::parked::{
-    Dedup, FailedAttempt, OrderKey, Park, ParkedMessage, ParkedStatus, ParkingStore, Resumed, Taken,
+    COUNTED_MAX, Dedup, FailedAttempt, OrderKey, Park, ParkedMessage, ParkedStatus, ParkingStore, Resumed,
+    Taken,
 };
 use handstamp_core::{
     ConsumerKey, DeadLetter, MessageId, Recorded, Store, StoreError, StoreErrorKind, Timestamp,
@@ -31,8 +32,6 @@ use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
-/// Rows that `parked_status` counts at most: an index read of some 80 milliseconds.
-pub(super) const COUNT_MAX: i64 = 1_000_000;
 /// A hundred years; no wait is longer.
 const WAIT_MAX_MS: i64 = 3_155_760_000_000;
 
@@ -296,11 +295,12 @@ impl ParkingStore for PostgresStore {
         .await
     }
 
-    /// At most 1,000,000 rows are counted.
+    /// Counts up to [`COUNTED_MAX`]: an index read of some 80 milliseconds.
     async fn parked_status(&self, consumer: &ConsumerKey) -> Result<ParkedStatus, StoreError> {
         self.with_slot(async |slot| {
             let statements = self.parking(slot).await?;
-            let row = slot.client().query_one(&statements.status, &[&consumer.id, &COUNT_MAX]).await;
+            let count_max = i64::try_from(COUNTED_MAX).unwrap_or(i64::MAX);
+            let row = slot.client().query_one(&statements.status, &[&consumer.id, &count_max]).await;
             status_of(&row.map_err(|e| failed("counting parked messages", e))?).map_err(read_error)
         })
         .await

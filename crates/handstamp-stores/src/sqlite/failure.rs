@@ -89,7 +89,7 @@ fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-pub(crate) fn inbox_get(
+pub(crate) fn inbox_row(
     connection: &Connection,
     name: &ConsumerName,
     id: &MessageId,
@@ -175,7 +175,7 @@ pub(super) fn summary_of(row: &Row<'_>) -> rusqlite::Result<Result<DeadLetterSum
 pub(crate) fn dead_letter(
     connection: &Connection,
     name: &ConsumerName,
-    key: &DeadLetterKey,
+    key: DeadLetterKey,
 ) -> Result<Option<DeadLetterRow>, StoreError> {
     let failed = |e| own_error(connection, "reading a dead letter", e);
     let mut one = connection.prepare(ONE).map_err(failed)?;

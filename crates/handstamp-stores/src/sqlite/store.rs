@@ -292,12 +292,12 @@ impl SqliteStore {
     /// # Errors
     /// `Unavailable`, `NotMigrated`.
     #[expect(clippy::unused_async, reason = "the stores look the same; another database waits here")]
-    pub async fn inbox_get(
+    pub async fn inbox_row(
         &self,
         name: &ConsumerName,
         id: &MessageId,
     ) -> Result<Option<InboxRow>, StoreError> {
-        failure::inbox_get(&open_reader(&self.slot.options)?.connection, name, id)
+        failure::inbox_row(&open_reader(&self.slot.options)?.connection, name, id)
     }
 
     /// A page of a consumer's dead letters, oldest first, those of one time in the order of their source.
@@ -338,7 +338,7 @@ impl SqliteStore {
     pub async fn dead_letter(
         &self,
         name: &ConsumerName,
-        key: &DeadLetterKey,
+        key: DeadLetterKey,
     ) -> Result<Option<DeadLetterRow>, StoreError> {
         failure::dead_letter(&open_reader(&self.slot.options)?.connection, name, key)
     }

@@ -77,13 +77,13 @@ impl StoreHarness for SqliteHarness {
         let store = self.open().await;
         let mut letters = Vec::new();
         for summary in store.dead_letters(consumer, None, None, 10_000).await.unwrap() {
-            letters.push(store.dead_letter(consumer, &summary.key).await.unwrap().unwrap().letter);
+            letters.push(store.dead_letter(consumer, summary.key).await.unwrap().unwrap().letter);
         }
         letters
     }
 
     async fn inbox_state(&self, consumer: &ConsumerName, id: &MessageId) -> Option<InboxState> {
-        self.open().await.inbox_get(consumer, id).await.unwrap().map(|row| row.state)
+        self.open().await.inbox_row(consumer, id).await.unwrap().map(|row| row.state)
     }
 }
 

@@ -51,12 +51,12 @@ async fn every_byte_comes_back() {
     assert_eq!(keep(&store, &[], &letters).await, [Recorded::New; 3], "null and empty are two letters");
     for kept in &letters {
         let key = DeadLetterKey(kept.dedup());
-        let row = store.dead_letter(&wallet(), &key).await.unwrap().unwrap();
+        let row = store.dead_letter(&wallet(), key).await.unwrap().unwrap();
         assert_eq!((row.consumer, row.key, &row.letter), (wallet(), key, kept));
     }
-    assert_eq!(store.dead_letter(&wallet(), &DeadLetterKey([0; 16])).await.unwrap(), None);
+    assert_eq!(store.dead_letter(&wallet(), DeadLetterKey([0; 16])).await.unwrap(), None);
     let other = ConsumerName::new("other").unwrap();
-    assert_eq!(store.dead_letter(&other, &DeadLetterKey(letters[0].dedup())).await.unwrap(), None);
+    assert_eq!(store.dead_letter(&other, DeadLetterKey(letters[0].dedup())).await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -71,7 +71,7 @@ async fn a_redelivered_bad_message_meets_its_own_row() {
     assert_eq!(keep(&store, &[], &[bad.clone(), later.clone()]).await, [Recorded::New, Recorded::Known]);
     assert_eq!(keep(&store, &[], &[later, elsewhere]).await, [Recorded::Known, Recorded::New]);
     assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_dead_letters"), 2);
-    let kept = store.dead_letter(&wallet(), &DeadLetterKey(bad.dedup())).await.unwrap().unwrap();
+    let kept = store.dead_letter(&wallet(), DeadLetterKey(bad.dedup())).await.unwrap().unwrap();
     assert_eq!(kept.letter.failed_at, Timestamp(2), "the first one stays");
 }
 
@@ -87,10 +87,10 @@ async fn the_inbox_says_dead_only_for_what_this_transaction_claimed() {
     ];
     keep(&store, &["bad", "applied"], &letters).await;
     for (name, state) in [("bad", InboxState::Dead), ("applied", InboxState::Applied)] {
-        let row = store.inbox_get(&wallet(), &id(name)).await.unwrap().unwrap();
+        let row = store.inbox_row(&wallet(), &id(name)).await.unwrap().unwrap();
         assert_eq!((row.state, row.digest, row.id), (state, Some(1), id(name)), "{name}");
     }
-    assert_eq!(store.inbox_get(&wallet(), &id("unknown")).await.unwrap(), None);
+    assert_eq!(store.inbox_row(&wallet(), &id("unknown")).await.unwrap(), None);
     let consumer = registered(&store, "wallet").await;
     let (tx, claims) = store.begin(&consumer, &requests(["bad"])).await.unwrap();
     assert!(matches!(claims[0], Claim::Duplicate { state: InboxState::Dead, .. }), "it is not tried again");
@@ -106,7 +106,7 @@ async fn a_rollback_takes_the_dead_letter_along() {
     store.record(&mut tx, &consumer, &[letter(Some(b"bad"), FailureClass::Sql)]).await.unwrap();
     store.rollback(tx).await.unwrap();
     assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_dead_letters"), 0);
-    assert_eq!(store.inbox_get(&wallet(), &id("bad")).await.unwrap(), None);
+    assert_eq!(store.inbox_row(&wallet(), &id("bad")).await.unwrap(), None);
 }
 
 #[tokio::test]

@@ -178,7 +178,7 @@ async fn a_file_of_the_first_version_is_brought_up_when_asked_and_keeps_its_data
     assert_eq!(states_of(claims), [InboxState::Applied, InboxState::Dead]);
     let letter = letter(Some(b"dead"), FailureClass::Sql);
     let key = DeadLetterKey(letter.dedup());
-    assert_eq!(store.dead_letter(&name, &key).await.unwrap().unwrap().letter, letter);
+    assert_eq!(store.dead_letter(&name, key).await.unwrap().unwrap().letter, letter);
     let redrive = Redrive { dead_letter: key, new_id: None, order_key: None };
     let operation = Operation { number: [1; 16], done_by: "me".into(), why: "fixed".into() };
     assert_eq!(store.redrive(&name, &[redrive], &operation).await.unwrap(), [Redriven::Parked]);

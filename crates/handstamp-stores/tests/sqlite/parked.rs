@@ -296,7 +296,7 @@ async fn nothing_is_resumed_when_sqlite_had_rolled_back() {
     assert_eq!(store.parked_status(&consumer).await.unwrap().count, 1);
     let name = ConsumerName::new("wallet").unwrap();
     assert_eq!(store.attempts(&name, DeadLetterKey(key)).await.unwrap(), []);
-    assert_eq!(store.inbox_get(&name, &id("a")).await.unwrap().unwrap().state, InboxState::Parked);
+    assert_eq!(store.inbox_row(&name, &id("a")).await.unwrap().unwrap().state, InboxState::Parked);
 }
 
 /// Whoever copies the file of a program that has ended copies all of it.

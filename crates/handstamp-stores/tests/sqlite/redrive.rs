@@ -53,11 +53,11 @@ async fn retry(store: &SqliteStore, consumer: &ConsumerKey, outcome: Resumed) ->
 }
 
 async fn state(store: &SqliteStore, of: &str) -> Option<InboxState> {
-    store.inbox_get(&wallet(), &id(of)).await.unwrap().map(|row| row.state)
+    store.inbox_row(&wallet(), &id(of)).await.unwrap().map(|row| row.state)
 }
 
 async fn is_dead(store: &SqliteStore, letter: &DeadLetter) -> bool {
-    let kept = store.dead_letter(&wallet(), &key_of(letter)).await.unwrap();
+    let kept = store.dead_letter(&wallet(), key_of(letter)).await.unwrap();
     kept.inspect(|kept| assert_eq!(&kept.letter, letter)).is_some()
 }
 
@@ -88,7 +88,7 @@ async fn a_dead_letter_is_sent_back_dies_again_and_is_applied() {
     // It dies again: attempts are counted anew, the history goes on.
     retry(&store, &consumer, Resumed::Again { wait: Duration::ZERO, failed: attempt(1) }).await;
     retry(&store, &consumer, Resumed::Dead { failed: attempt(2), charged: true }).await;
-    let kept = store.dead_letter(&wallet(), &key_of(&bad)).await.unwrap().unwrap().letter;
+    let kept = store.dead_letter(&wallet(), key_of(&bad)).await.unwrap().unwrap().letter;
     assert_eq!((kept.attempts, kept.reason, kept.code), (2, attempt(2).reason, None));
     assert_eq!(kept.record, bad.record);
     let redriven = store.redrive(&wallet(), &[back(&bad), back(&bad)], &operation(2)).await.unwrap();
@@ -164,7 +164,7 @@ async fn a_record_is_parked_once_whatever_ids_it_is_given() {
     assert!(is_dead(&store, &nameless).await);
     assert_eq!(state(&store, "two").await, None, "nothing of it is left");
     retry(&store, &consumer, Resumed::Dead { failed: attempt(1), charged: true }).await;
-    let kept = store.dead_letter(&wallet(), &key_of(&nameless)).await.unwrap().unwrap().letter;
+    let kept = store.dead_letter(&wallet(), key_of(&nameless)).await.unwrap().unwrap().letter;
     assert_eq!((kept.id, kept.attempts), (Some(id("one")), 1), "one row that says the newest");
     assert_eq!(state(&store, "one").await, Some(InboxState::Dead));
     let redriven = store.redrive(&wallet(), &[back(&nameless)], &operation(3)).await.unwrap();
