@@ -30,6 +30,7 @@ pub mod retry;
 pub mod secret;
 pub mod sink;
 pub mod source;
+pub mod start;
 pub mod store;
 pub mod telemetry;
 
@@ -47,6 +48,7 @@ pub use parked::{
 };
 pub use sink::{Sink, SinkError};
 pub use source::{Capabilities, Command, Control, Notice, Source, SourceError, SourceErrorKind, SourcePort};
+pub use start::{Crash, Orphan, Owner, Start, StartStore, Starter, TakenOver};
 pub use store::{
     Begun, Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, FailureClass, Fault, Fingerprint,
     InboxState, NameError, Reason, Recorded, Store, StoreCapabilities, StoreError, StoreErrorKind,

@@ -78,6 +78,10 @@ pub struct ParkedMessage {
     pub parked_for: Duration,
     /// Set where the order of its key must hold.
     pub order_key: Option<OrderKey>,
+    /// How often a process died while it handled this message alone, the oldest first; told by
+    /// [`start_due`](crate::StartStore::start_due) and [`start_again`](crate::StartStore::start_again), otherwise
+    /// empty.
+    pub crashes: Vec<crate::start::Crash>,
 }
 
 /// What became of a parked message.

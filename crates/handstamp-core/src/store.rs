@@ -182,13 +182,15 @@ pub enum FailureClass {
     Panicked,
     /// The handler took too long.
     TimedOut,
+    /// The process died while it handled this message alone, again and again.
+    Crashed,
     /// It did not fail: it waits behind another parked message of its order key.
     Waiting,
 }
 
 impl FailureClass {
     /// Every class, for tables and parsers.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Identity,
         Self::Unreadable,
         Self::TooLarge,
@@ -200,6 +202,7 @@ impl FailureClass {
         Self::Failed,
         Self::Panicked,
         Self::TimedOut,
+        Self::Crashed,
         Self::Waiting,
     ];
 
@@ -218,6 +221,7 @@ impl FailureClass {
             Self::Failed => "failed",
             Self::Panicked => "panicked",
             Self::TimedOut => "timed_out",
+            Self::Crashed => "crashed",
             Self::Waiting => "waiting",
         }
     }

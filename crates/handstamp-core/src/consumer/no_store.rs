@@ -1,11 +1,13 @@
 //! Stands where no store is chosen yet, so that `Consumer::builder` needs no type annotation.
 
 use crate::parked::{Dedup, FailedAttempt, OrderKey, Park, ParkedStatus, ParkingStore, Resumed, Taken};
+use crate::start::{Owner, Start, StartStore, Starter, TakenOver};
 use crate::store::{
     Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Recorded, Store,
     StoreCapabilities, StoreError,
 };
 use std::error::Error;
+use std::sync::Arc;
 
 /// Has no value: no method of it can ever run.
 #[derive(Debug, Clone, Copy)]
@@ -88,6 +90,66 @@ impl ParkingStore for NoStore {
     }
 
     async fn parked_status(&self, _: &ConsumerKey) -> Result<ParkedStatus, StoreError> {
+        match *self {}
+    }
+}
+
+impl StartStore for NoStore {
+    async fn start_and_begin(
+        &self,
+        _: &ConsumerKey,
+        _: &[ClaimRequest],
+        _: &Start,
+    ) -> Result<(Self, Vec<Claim>), StoreError> {
+        match *self {}
+    }
+
+    async fn take_over(
+        &self,
+        _: &ConsumerKey,
+        _: &Starter,
+        _: &[Arc<str>],
+    ) -> Result<TakenOver, StoreError> {
+        match *self {}
+    }
+
+    async fn end_starts(
+        &self,
+        _: &ConsumerKey,
+        _: &Owner,
+        _: Option<&[Arc<str>]>,
+    ) -> Result<(), StoreError> {
+        match *self {}
+    }
+
+    async fn withdraw(&self, _: &ConsumerKey, _: &Owner) -> Result<(), StoreError> {
+        match *self {}
+    }
+
+    async fn forget(
+        &self,
+        _: &ConsumerKey,
+        _: &[(Arc<str>, Owner)],
+        _: &[Dedup],
+    ) -> Result<(), StoreError> {
+        match *self {}
+    }
+
+    async fn start_due(
+        &self,
+        _: &ConsumerKey,
+        _: usize,
+        _: &Starter,
+    ) -> Result<Option<Taken<Self>>, StoreError> {
+        match *self {}
+    }
+
+    async fn start_again(
+        &self,
+        _: &ConsumerKey,
+        _: &[Dedup],
+        _: &Starter,
+    ) -> Result<Taken<Self>, StoreError> {
         match *self {}
     }
 }

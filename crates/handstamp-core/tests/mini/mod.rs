@@ -201,6 +201,7 @@ impl Parked {
             parked_at: Timestamp(0),
             parked_for: self.since.elapsed(),
             order_key: self.park.order_key,
+            crashes: Vec::new(),
         }
     }
 }

@@ -17,22 +17,23 @@ use tokio_postgres::types::{Oid, Type};
 use tokio_postgres::{Client, GenericClient};
 
 /// The number of the last migration that this program brings.
-pub const SCHEMA_VERSION: i32 = 2;
+pub const SCHEMA_VERSION: i32 = 3;
 
 struct Migration {
     number: i32,
     sql: &'static str,
 }
 
-const MIGRATIONS: [Migration; 2] = [
+const MIGRATIONS: [Migration; 3] = [
     Migration { number: 1, sql: include_str!("migrations/0001_inbox.sql") },
     Migration { number: 2, sql: include_str!("migrations/0002_parked.sql") },
+    Migration { number: 3, sql: include_str!("migrations/0003_starts.sql") },
 ];
 const BOOTSTRAP: &str = include_str!("sql/bootstrap.sql");
 
 /// What a role that runs needs of our own relations: privileges, and on what. Numbers of rows come from identity
 /// columns, whose sequences need no right of their own.
-const OWN_GRANTS: [(&str, &str); 9] = [
+const OWN_GRANTS: [(&str, &str); 12] = [
     ("USAGE", "SCHEMA {schema}"),
     ("SELECT", "{schema}.migrations"),
     ("SELECT", "{schema}.setups"),
@@ -42,6 +43,9 @@ const OWN_GRANTS: [(&str, &str); 9] = [
     ("SELECT, INSERT, UPDATE, DELETE", "{schema}.parked"),
     ("SELECT, INSERT", "{schema}.attempts"),
     ("SELECT, INSERT", "{schema}.audit"),
+    ("SELECT, INSERT, UPDATE, DELETE", "{schema}.starts"),
+    ("SELECT, INSERT, UPDATE, DELETE", "{schema}.parked_starts"),
+    ("SELECT, INSERT, DELETE", "{schema}.crashes"),
 ];
 
 /// A file of the user's own tables, run once.

@@ -468,6 +468,7 @@ fn parked_of(row: &Row) -> Result<Result<ParkedMessage, StoreError>, tokio_postg
         parked_at: Timestamp(row.try_get(20)?),
         parked_for: duration(row.try_get(21)?),
         order_key: order_key.map(OrderKey),
+        crashes: Vec::new(),
     }))
 }
 

@@ -20,6 +20,7 @@ struct Migration {
 const MIGRATIONS: [Migration; 2] = [
     Migration { number: 1, name: "0001_inbox.sql", sql: include_str!("migrations/0001_inbox.sql") },
     Migration { number: 2, name: "0002_parked.sql", sql: include_str!("migrations/0002_parked.sql") },
+    Migration { number: 3, name: "0003_starts.sql", sql: include_str!("migrations/0003_starts.sql") },
 ];
 
 /// The newest schema this program makes.

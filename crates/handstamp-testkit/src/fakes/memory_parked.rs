@@ -58,6 +58,7 @@ impl ParkedRow {
             parked_at: self.parked_at,
             parked_for: self.since.elapsed(),
             order_key: self.order_key,
+            crashes: Vec::new(),
         }
     }
 }

@@ -1,0 +1,217 @@
+//! The seam to start records: what a process is about to hand to a handler, so that a message which kills the
+//! process is found by whoever comes after it.
+//!
+//! Authoritative: the store's rows. A start record is written outside of the transaction that it announces and
+//! has to survive the process, not a power cut. It is overwritten by the next one of its lane, ended when a lane
+//! is left, and stays behind when the process dies.
+//!
+//! ```text
+//!  start(lane, span) ─► BEGIN, claim, handler, COMMIT ─► start(lane, next span) … ─► end_starts
+//!        └ the process dies: an orphan. Whoever gets the lane takes over:
+//!            its message is known to the inbox ─► removed, nobody is charged
+//!            it names one message alone        ─► a crash of that message, once an owner
+//!            it names many                     ─► nobody is charged; they run one by one until they are passed
+//! ```
+//!
+//! An owner that lost its lane and still lives withdraws: its crashes are taken back. That is why a crash names
+//! its owner, and why taking over twice charges once. Where lanes are shared by living processes (queues) an
+//! orphan cannot be told from a neighbour's work, and no start is recorded.
+
+use crate::message::Timestamp;
+use crate::message_id::MessageId;
+use crate::parked::{Dedup, ParkingStore, Taken};
+use crate::store::{Begun, ClaimRequest, ConsumerKey, StoreError};
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// One run of a consumer in one process: random, so that no two are alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner(pub [u8; 16]);
+
+impl Owner {
+    /// A new one.
+    #[must_use]
+    pub fn random() -> Self {
+        let mut bytes = [0; 16];
+        for half in bytes.chunks_mut(8) {
+            half.copy_from_slice(&RandomState::new().hash_one(std::process::id()).to_be_bytes());
+        }
+        Self(bytes)
+    }
+}
+
+/// Who starts.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Starter {
+    /// The run.
+    pub owner: Owner,
+    /// What the process is called in the history of a message.
+    pub node: Arc<str>,
+}
+
+/// Messages of one lane that are about to be handled in one transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Start {
+    /// Who.
+    pub by: Starter,
+    /// The lane's name.
+    pub lane: Arc<str>,
+    /// Position of the first message.
+    pub first: i64,
+    /// Position of the last message.
+    pub last: i64,
+    /// How many.
+    pub count: u32,
+    /// Its id, where it is one message alone.
+    pub alone: Option<MessageId>,
+}
+
+/// A start whose owner did not end it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Orphan {
+    /// What was started, by whom.
+    pub start: Start,
+    /// When, by the store's clock.
+    pub at: Timestamp,
+}
+
+/// A message's process died while it was alone in its start record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Crash {
+    /// The message: [`DeadLetter::dedup_of_id`](crate::DeadLetter::dedup_of_id).
+    pub dedup: Dedup,
+    /// Who died.
+    pub by: Starter,
+    /// When it had started, by the store's clock.
+    pub at: Timestamp,
+}
+
+/// What the former owners of lanes left behind.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TakenOver {
+    /// In no order. They stay until they are forgotten, so that they are found again after the next crash.
+    pub orphans: Vec<Orphan>,
+    /// Every crash of the messages that orphans name alone, the oldest first.
+    pub crashes: Vec<Crash>,
+}
+
+/// A store that keeps start records.
+pub trait StartStore: ParkingStore {
+    /// As [`begin`](crate::Store::begin), with a start record in front: an own transaction that is committed before the
+    /// claim is answered, whatever becomes of it. It replaces that of the same owner and lane.
+    ///
+    /// # Errors
+    /// As `begin`; nothing is open then, and the start may be recorded.
+    fn start_and_begin(
+        &self,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        start: &Start,
+    ) -> impl Future<Output = Result<Begun<Self::Tx>, StoreError>> + Send;
+
+    /// As [`commit_and_begin`](crate::Store::commit_and_begin), with a start record between both.
+    ///
+    /// # Errors
+    /// As `commit_and_begin`.
+    fn commit_start_and_begin(
+        &self,
+        tx: Self::Tx,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        start: &Start,
+        durable: oneshot::Sender<()>,
+    ) -> impl Future<Output = Result<Option<Begun<Self::Tx>>, StoreError>> + Send {
+        let _ = (consumer, ids, start);
+        async move {
+            self.commit(tx).await?;
+            // Nobody may wait for it any more.
+            let _ = durable.send(());
+            Ok(None)
+        }
+    }
+
+    /// What other owners left behind on these lanes. An orphan whose message alone has an inbox row is removed; any
+    /// other with a message alone is a crash of it, once an owner. Taking over again answers the same.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Conflict`, `NotMigrated`.
+    fn take_over(
+        &self,
+        consumer: &ConsumerKey,
+        by: &Starter,
+        lanes: &[Arc<str>],
+    ) -> impl Future<Output = Result<TakenOver, StoreError>> + Send;
+
+    /// Removes the start records of an owner: those of these lanes, or all of them, parked messages included.
+    ///
+    /// # Errors
+    /// As [`take_over`](StartStore::take_over).
+    fn end_starts(
+        &self,
+        consumer: &ConsumerKey,
+        owner: &Owner,
+        lanes: Option<&[Arc<str>]>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Takes everything of an owner back that lives after all: its start records, and the crashes it was counted for.
+    ///
+    /// # Errors
+    /// As [`take_over`](StartStore::take_over).
+    fn withdraw(
+        &self,
+        consumer: &ConsumerKey,
+        owner: &Owner,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Removes orphans whose lane has passed them, and the crashes of messages whose outcome is durable.
+    ///
+    /// # Errors
+    /// As [`take_over`](StartStore::take_over).
+    fn forget(
+        &self,
+        consumer: &ConsumerKey,
+        passed: &[(Arc<str>, Owner)],
+        decided: &[Dedup],
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// As [`take_due`](ParkingStore::take_due), with start records for what is answered. A message that an owner had
+    /// started and did not end is answered alone: when it is the first that is due it is the only one, otherwise
+    /// those in front of it are. Where that owner had started it alone, that is a crash of it, once an owner. Each
+    /// message says its [`crashes`](crate::ParkedMessage::crashes). `resume` ends the start records of the messages
+    /// it writes, whoever started them, and those that it says applied or dead lose their crashes.
+    ///
+    /// # Errors
+    /// As `take_due`.
+    fn start_due(
+        &self,
+        consumer: &ConsumerKey,
+        max: usize,
+        by: &Starter,
+    ) -> impl Future<Output = Result<Option<Taken<Self::Tx>>, StoreError>> + Send;
+
+    /// As [`take_again`](ParkingStore::take_again), with start records for these rows in front, which replace those
+    /// of the same owner for parked messages.
+    ///
+    /// # Errors
+    /// As `take_again`.
+    fn start_again(
+        &self,
+        consumer: &ConsumerKey,
+        keys: &[Dedup],
+        by: &Starter,
+    ) -> impl Future<Output = Result<Taken<Self::Tx>, StoreError>> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_two_owners_are_alike() {
+        let owners: HashSet<Owner> = (0..1_000).map(|_| Owner::random()).collect();
+        assert_eq!(owners.len(), 1_000);
+    }
+}
