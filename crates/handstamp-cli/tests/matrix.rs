@@ -74,8 +74,26 @@ fn of<'a>(cells: &'a [Value], point: CrashPoint, source: &str, store: &str) -> &
     found[0]
 }
 
+fn number(cell: &Value, field: &str) -> u64 {
+    cell[field].as_u64().unwrap_or_else(|| panic!("{field}: {cell}"))
+}
+
 fn effects(cells: &[Value], point: CrashPoint, store: &str) -> u64 {
-    of(cells, point, "file", store)["effects_at_crash"].as_u64().unwrap()
+    number(of(cells, point, "file", store), "effects_at_crash")
+}
+
+/// Parked messages and dead letters when the process was dead.
+fn kept(cells: &[Value], point: CrashPoint, store: &str) -> (u64, u64) {
+    let cell = of(cells, point, "file", store);
+    (number(cell, "parked_at_crash"), number(cell, "dead_letters_at_crash"))
+}
+
+/// What the audit says of an operator's command: late messages, and the one without an account.
+const OPERATED: u64 = 25;
+
+fn is_of_operator(point: CrashPoint) -> bool {
+    use CrashPoint::{AfterDiscard, AfterRedrive, MidDiscard, MidRedrive};
+    matches!(point, MidRedrive | AfterRedrive | MidDiscard | AfterDiscard)
 }
 
 #[test]
@@ -98,13 +116,20 @@ fn at_every_point_on_every_source_and_store_nothing_doubles_or_gets_lost() {
                 "{cell}"
             );
             assert_eq!(cell["bad"], cell["dead_letters"], "{cell}");
+            let operated = &cell["operated"];
+            if is_of_operator(point) {
+                let counts = ["meant", "lines", "messages"].map(|field| number(operated, field));
+                assert_eq!(counts, [OPERATED; 3], "{cell}");
+            } else {
+                assert!(operated.is_null(), "{cell}");
+            }
         }
     }
     // The controls: broken on purpose, the same cells do the harm that they must.
     let controls: Vec<&Value> = cells.iter().filter(|cell| !cell["broken"].is_null()).collect();
-    assert_eq!(controls.len(), 8);
+    assert_eq!(controls.len(), 12);
     for cell in controls {
-        let harm = if cell["broken"] == "no-inbox" { "doubled" } else { "lost" };
+        let harm = if text(cell, "broken") == "no-inbox" { "doubled" } else { "lost" };
         assert!(cell["verdict"][harm].as_u64().unwrap() > 0, "{cell}");
     }
     // A file's batches come in order, so each point shows by what is durable that it lies where it says.
@@ -116,8 +141,28 @@ fn at_every_point_on_every_source_and_store_nothing_doubles_or_gets_lost() {
         assert_eq!(effects(&cells, CrashPoint::BetweenEffects, store), before);
         assert_eq!(effects(&cells, CrashPoint::MidClaim, store), before);
         assert_eq!(effects(&cells, CrashPoint::MidMigrate, store), 0);
+        // The late messages are applied by retries long before the end.
+        assert_eq!(effects(&cells, CrashPoint::OnShutdown, store), 240 + 4);
+        failures_lie_where_they_say(&cells, store);
     }
-    assert_eq!(effects(&cells, CrashPoint::OnShutdown, "sqlite"), 240);
+}
+
+/// The same of what is parked, retried, sent back and given up.
+fn failures_lie_where_they_say(cells: &[Value], store: &str) {
+    let parked = |point| kept(cells, point, store).0;
+    assert_eq!(
+        (parked(CrashPoint::MidPark), parked(CrashPoint::AfterPark)),
+        (0, 1),
+        "{store}: the first one"
+    );
+    assert!(parked(CrashPoint::RetryTaken) > 0 && parked(CrashPoint::BeforeRetryCommit) > 0, "{store}");
+    let all = OPERATED + 1;
+    assert_eq!(kept(cells, CrashPoint::MidRedrive, store), (0, all), "{store}");
+    let (parked, dead) = kept(cells, CrashPoint::AfterRedrive, store);
+    assert!(parked > 1 && dead > 1 && parked + dead == all, "{store}: {parked}, {dead}");
+    assert_eq!(kept(cells, CrashPoint::MidDiscard, store), (0, all), "{store}");
+    let (parked, dead) = kept(cells, CrashPoint::AfterDiscard, store);
+    assert!(parked == 0 && 1 < dead && dead < all, "{store}: {parked}, {dead}");
 }
 
 #[test]

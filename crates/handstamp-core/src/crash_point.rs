@@ -7,11 +7,15 @@
 //! signal or the environment.
 //!
 //! ```text
-//!  register ─► assigned ─► polled ─► begin, claim ─► effects ─► record ─► COMMIT ─► settle ─► … ─► close
-//!  migrate     on-assign   after-    mid-claim       between-   mid-dead- before-,  after-         on-
-//!  mid-                    poll      after-claim     effects    letter    sent,     commit,        shutdown
-//!  migrate                                           before-              after-    mid-, after-
-//!                          revoke-before/after-drain rollback             commit    settle
+//!  register ─► assigned ─► polled ─► start ─► begin, claim ─► effects ─► record ─► COMMIT ─► settle ─► … ─► close
+//!  migrate     on-assign   after-    after-   mid-claim       between-   mid-dead- before-,  after-         on-
+//!  mid-                    poll      start    after-claim     effects    letter,   sent,     commit,        shutdown
+//!  migrate                                                    before-    mid-park  after-    after-park,
+//!                          revoke-before/after-drain          rollback             commit    mid-, after-settle
+//!
+//!  parked ─► due ─► taken ─► effects ─► what became of it ─► COMMIT     dead letter ─► moved ─► COMMIT ─► told
+//!            retry-taken                before-retry-commit,            mid-redrive      after-redrive
+//!                                       retry-commit-sent               mid-discard      after-discard
 //! ```
 //!
 //! Authoritative: the one table at the end of this file, for names and for what each point is about.
@@ -29,6 +33,8 @@ pub enum CrashPoint {
     OnAssign,
     /// The source has read a batch and not handed it over.
     AfterPoll,
+    /// A start record is written, the transaction that it announces has not begun.
+    AfterStart,
     /// Some of a batch's ids are claimed, or the claim is on its way.
     MidClaim,
     /// The ids are claimed, no effect has run.
@@ -39,22 +45,40 @@ pub enum CrashPoint {
     BeforeRollback,
     /// A dead letter is written and its inbox row does not say so yet.
     MidDeadLetter,
+    /// A parked message is written, or on its way, and its inbox row does not say so yet.
+    MidPark,
     /// Everything is written, COMMIT is not sent.
     BeforeCommit,
     /// COMMIT is sent and not answered: whether it is durable nobody here knows.
     CommitSent,
     /// The commit is durable, nothing of it is settled.
     AfterCommit,
+    /// A message is durably parked, its delivery is not settled.
+    AfterPark,
     /// The new position is on its way to where it is kept.
     MidSettle,
     /// The position is known to be kept.
     AfterSettle,
+    /// A parked message that is due is taken, nothing has run.
+    RetryTaken,
+    /// What became of a parked message is written, COMMIT is not sent.
+    BeforeRetryCommit,
+    /// That COMMIT is sent, and its answer is not looked at.
+    RetryCommitSent,
     /// Lanes are being taken away and the engine does not know it yet.
     RevokeBeforeDrain,
     /// The engine has finished lanes that are taken away, and they are not given up yet.
     RevokeAfterDrain,
     /// The engine has stopped and the source is not told to close yet.
     OnShutdown,
+    /// Dead letters are moved among the parked messages, the audit does not say so and nothing is committed.
+    MidRedrive,
+    /// Dead letters are sent back durably, and whoever asked has not been told.
+    AfterRedrive,
+    /// Dead letters are given up, nothing is committed.
+    MidDiscard,
+    /// Dead letters are given up durably, and whoever asked has not been told.
+    AfterDiscard,
 }
 
 impl CrashPoint {
@@ -202,23 +226,33 @@ mod armed {
         }
     }
 
-    const POINTS: [(CrashPoint, &str, &str); 16] = [
+    const POINTS: [(CrashPoint, &str, &str); 26] = [
         (CrashPoint::MidMigrate, "mid-migrate", "tables are changed, the migration is not committed"),
         (CrashPoint::OnAssign, "on-assign", "the source was given lanes and has not said so"),
         (CrashPoint::AfterPoll, "after-poll", "the source has read a batch and not handed it over"),
+        (CrashPoint::AfterStart, "after-start", "a start record is written, its transaction has not begun"),
         (CrashPoint::MidClaim, "mid-claim", "some ids are claimed, or the claim is on its way"),
         (CrashPoint::AfterClaim, "after-claim", "the ids are claimed, no effect has run"),
         (CrashPoint::BetweenEffects, "between-effects", "one effect has run, the next one has not"),
         (CrashPoint::BeforeRollback, "before-rollback", "a message failed, its transaction is open"),
         (CrashPoint::MidDeadLetter, "mid-dead-letter", "the dead letter is written, its inbox row is not"),
+        (CrashPoint::MidPark, "mid-park", "the parked message is written, its inbox row is not"),
         (CrashPoint::BeforeCommit, "before-commit", "everything is written, COMMIT is not sent"),
         (CrashPoint::CommitSent, "commit-sent", "COMMIT is sent and not answered"),
         (CrashPoint::AfterCommit, "after-commit", "the commit is durable, nothing is settled"),
+        (CrashPoint::AfterPark, "after-park", "a message is parked durably, nothing is settled"),
         (CrashPoint::MidSettle, "mid-settle", "the new position is on its way"),
         (CrashPoint::AfterSettle, "after-settle", "the position is known to be kept"),
+        (CrashPoint::RetryTaken, "retry-taken", "a parked message that is due is taken, nothing has run"),
+        (CrashPoint::BeforeRetryCommit, "before-retry-commit", "a retry is written, COMMIT is not sent"),
+        (CrashPoint::RetryCommitSent, "retry-commit-sent", "a retry's COMMIT is sent, its answer not seen"),
         (CrashPoint::RevokeBeforeDrain, "revoke-before-drain", "lanes go, the engine does not know it"),
         (CrashPoint::RevokeAfterDrain, "revoke-after-drain", "the engine has finished lanes that go"),
         (CrashPoint::OnShutdown, "on-shutdown", "the engine has stopped, the source is open"),
+        (CrashPoint::MidRedrive, "mid-redrive", "dead letters are moved, not audited, nothing is committed"),
+        (CrashPoint::AfterRedrive, "after-redrive", "dead letters are sent back, nobody has been told"),
+        (CrashPoint::MidDiscard, "mid-discard", "dead letters are given up, nothing is committed"),
+        (CrashPoint::AfterDiscard, "after-discard", "dead letters are given up, nobody has been told"),
     ];
 
     #[cfg(test)]
@@ -230,7 +264,7 @@ mod armed {
         #[test]
         fn every_point_has_one_name_of_its_own_and_is_found_by_it() {
             let points: Vec<CrashPoint> = CrashPoint::all().collect();
-            let last = CrashPoint::OnShutdown as usize;
+            let last = CrashPoint::AfterDiscard as usize;
             assert_eq!(points.len(), last + 1, "a point lacks its row, or has two");
             for (at, point) in points.iter().enumerate() {
                 assert_eq!(*point as usize, at, "the rows stand in the order of the points");

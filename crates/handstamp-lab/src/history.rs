@@ -182,6 +182,21 @@ pub enum Event {
         otherwise: Option<String>,
         /// Effects that the database showed then.
         effects: u64,
+        /// Parked messages that it showed.
+        #[serde(default)]
+        parked: u64,
+        /// Dead letters that it showed.
+        #[serde(default)]
+        dead: u64,
+    },
+    /// What an operator's command did to dead letters, by its audit.
+    Operated {
+        /// Messages that it was to be done to.
+        meant: u64,
+        /// Lines of the audit.
+        lines: u64,
+        /// Different messages that they are about.
+        messages: u64,
     },
     /// Bad messages, and what became of them.
     DeadLetters {

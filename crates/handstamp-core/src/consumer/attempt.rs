@@ -86,6 +86,9 @@ impl<S: ParkingStore> Shared<S> {
         CrashPoint::BeforeCommit.reached();
         let durable = || {
             CrashPoint::AfterCommit.reached();
+            if kept.has_parked() {
+                CrashPoint::AfterPark.reached();
+            }
             self.recovered();
             self.live.add(&self.tally(chunk, &plans, &kept));
             self.settle(chunk, Disposition::Ack);

@@ -65,6 +65,13 @@ pub(super) struct Kept {
     soonest: Option<Duration>,
 }
 
+impl Kept {
+    /// Whether anything is parked.
+    pub(super) fn has_parked(&self) -> bool {
+        self.soonest.is_some()
+    }
+}
+
 impl<S: ParkingStore> Shared<S> {
     pub(super) fn plan(&self, chunk: &[Item], claims: Vec<Claim>) -> Vec<Plan> {
         let mut claims = claims.into_iter();

@@ -246,6 +246,7 @@ impl<S: ParkingStore> Shared<S> {
             self.roll_back(tx).await;
             return Attempt::Committed;
         }
+        CrashPoint::RetryTaken.reached();
         let at_run = |(at, row): (usize, &Row)| row.runs().then_some(at);
         let handled: Vec<usize> = chunk.iter().enumerate().filter_map(at_run).collect();
         if !handled.is_empty() {
@@ -269,10 +270,9 @@ impl<S: ParkingStore> Shared<S> {
             self.store.abandon(tx).await;
             return after_store_error(error);
         }
-        CrashPoint::BeforeCommit.reached();
-        match self.store.commit(tx).await {
+        CrashPoint::BeforeRetryCommit.reached();
+        match CrashPoint::RetryCommitSent.between_sending_and_answer(self.store.commit(tx)).await {
             Ok(()) => {
-                CrashPoint::AfterCommit.reached();
                 self.recovered();
                 self.live.add(&Counts { commits: 1, ..Counts::default() });
                 for (row, (_, outcome)) in chunk.iter().zip(&outcomes) {

@@ -54,6 +54,11 @@ pub trait StoreBend<S: Store>: Send + Sync + 'static {
             Ok(None)
         }
     }
+
+    /// Whether parked messages that are taken are written as applied, durably, before they have run.
+    fn ends_retries_first(&self) -> bool {
+        false
+    }
 }
 
 /// Begins without asking the inbox: every claim is First and leaves no row.
@@ -139,6 +144,21 @@ impl<S: Store, B: StoreBend<S>> Store for BentStore<S, B> {
     }
 }
 
+impl<S: ParkingStore, B> BentStore<S, B> {
+    /// Commits that these are applied, and opens the transaction in which they are yet to be.
+    async fn end_first(
+        &self,
+        consumer: &ConsumerKey,
+        (mut tx, rows): Taken<S::Tx>,
+    ) -> Result<Taken<S::Tx>, StoreError> {
+        let outcomes: Vec<_> = rows.iter().map(|row| (row.dedup, Resumed::Applied)).collect();
+        self.inner.resume(&mut tx, consumer, &outcomes).await?;
+        self.inner.commit(tx).await?;
+        let (tx, _) = self.inner.begin(consumer, &[]).await?;
+        Ok((tx, rows))
+    }
+}
+
 impl<S: ParkingStore, B: StoreBend<S>> ParkingStore for BentStore<S, B> {
     async fn park(
         &self,
@@ -168,7 +188,11 @@ impl<S: ParkingStore, B: StoreBend<S>> ParkingStore for BentStore<S, B> {
     }
 
     async fn take_due(&self, consumer: &ConsumerKey, max: usize) -> Result<Option<Taken<S::Tx>>, StoreError> {
-        self.inner.take_due(consumer, max).await
+        let taken = self.inner.take_due(consumer, max).await?;
+        match taken {
+            Some(taken) if self.bend.ends_retries_first() => self.end_first(consumer, taken).await.map(Some),
+            taken => Ok(taken),
+        }
     }
 
     async fn take_again(&self, consumer: &ConsumerKey, keys: &[Dedup]) -> Result<Taken<S::Tx>, StoreError> {
@@ -181,6 +205,9 @@ impl<S: ParkingStore, B: StoreBend<S>> ParkingStore for BentStore<S, B> {
         consumer: &ConsumerKey,
         outcomes: &[(Dedup, Resumed)],
     ) -> Result<(), StoreError> {
+        if self.bend.ends_retries_first() {
+            return Ok(());
+        }
         self.inner.resume(tx, consumer, outcomes).await
     }
 

@@ -14,15 +14,21 @@ pub enum Broken {
     NoInbox,
     /// Everything is settled before it is handled. Must lose what was settled and not committed.
     SettleFirst,
+    /// A parked message that is taken is written as applied before it has run. Must lose what was taken and not
+    /// applied.
+    DoneFirst,
 }
 
 impl Broken {
+    const ALL: [Self; 3] = [Self::NoInbox, Self::SettleFirst, Self::DoneFirst];
+
     /// Its name on the command line.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoInbox => "no-inbox",
             Self::SettleFirst => "settle-first",
+            Self::DoneFirst => "done-first",
         }
     }
 
@@ -32,20 +38,21 @@ impl Broken {
         match self {
             Self::NoInbox => "without an inbox",
             Self::SettleFirst => "settling before the commit",
+            Self::DoneFirst => "writing a retry as done before it has run",
         }
     }
 
     /// The one of that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::NoInbox, Self::SettleFirst].into_iter().find(|broken| broken.as_str() == name)
+        Self::ALL.into_iter().find(|broken| broken.as_str() == name)
     }
 
     /// How its source is bent, if that is what is broken.
     #[must_use]
     pub fn settles(self) -> Option<SettleBend> {
         match self {
-            Self::NoInbox => None,
+            Self::NoInbox | Self::DoneFirst => None,
             Self::SettleFirst => Some(SettleBend::First),
         }
     }
@@ -60,7 +67,11 @@ impl<S: Store> StoreBend<S> for Broken {
     ) -> Result<(S::Tx, Vec<Claim>), StoreError> {
         match self {
             Self::NoInbox => begin_without_inbox(store, consumer, ids).await,
-            Self::SettleFirst => store.begin(consumer, ids).await,
+            Self::SettleFirst | Self::DoneFirst => store.begin(consumer, ids).await,
         }
+    }
+
+    fn ends_retries_first(&self) -> bool {
+        *self == Self::DoneFirst
     }
 }

@@ -4,7 +4,8 @@
 //!  files ─► (published) ─► armed run ─┬─ SIGKILL and mark ─► hit
 //!                            │ rival  └─ anything else ────► not hit
 //!                            ▼
-//!                          run until idle, exit 0 ─► tables read ─► history ends ─► verdict
+//!                          run until idle, exit 0, again while something is parked
+//!                            └─► tables read ─► history ends ─► verdict
 //! ```
 //!
 //! A revoke needs a second member: the rival is started once the armed one has applied something.
@@ -12,11 +13,11 @@
 use super::outcome::{Named, Outcome, SourceKind, StoreKind};
 #[cfg(feature = "postgres")]
 use super::pipeline::DATABASE_URL;
-use super::pipeline::Files;
-use super::plan::{Cell, is_revoke};
+use super::pipeline::{Files, LINES};
+use super::plan::{Cell, Operation, is_revoke};
 use super::record::{self, stem};
 use super::run::Options;
-use super::tables::Tables;
+use super::tables::{Kept, Tables};
 use crate::cancel::Cancel;
 use crate::crash::{CRASH_AT, CRASH_MARK, CrashAt};
 use crate::error::{LabError, LabErrorKind, Result};
@@ -34,15 +35,17 @@ const LIMIT: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// A consumer that found nothing more for so long is done.
 const IDLE: &str = "400ms";
+/// So often it runs until nothing is parked any more: each run ends when nothing is due.
+const RUNS_MAX: u32 = 200;
 const SIGKILL: i32 = 9;
 
 /// What a cell uses; removed when it is dropped.
-struct Stage<'a> {
-    options: &'a Options,
-    cell: Cell,
-    files: Files,
-    tables: Tables,
-    history: History,
+pub(super) struct Stage<'a> {
+    pub(super) options: &'a Options,
+    pub(super) cell: Cell,
+    pub(super) files: Files,
+    pub(super) tables: Tables,
+    pub(super) history: History,
     /// Processes of the cell so far.
     children: std::cell::Cell<u32>,
     cancel: &'a Cancel,
@@ -55,11 +58,10 @@ pub(super) fn run(options: &Options, cell: Cell, number: usize, cancel: &Cancel)
     let named = cell.named();
     let stage = Stage::set(options, cell, &named, number, cancel)?;
     let told = |error: LabError| LabError { message: format!("{named}: {}", error.message), ..error };
-    stage.publish().map_err(told)?;
-    for _ in 0..options.kills {
-        if !stage.crash().map_err(told)? {
-            break;
-        }
+    stage.publish(LINES).map_err(told)?;
+    match Operation::of(cell.point) {
+        None => stage.crash_again_and_again(|| stage.consumer()).map_err(told)?,
+        Some(operation) => stage.operate(operation).map_err(told)?,
     }
     stage.drain().map_err(told)?;
     let found = stage.tables.read().map_err(told)?;
@@ -113,8 +115,18 @@ impl<'a> Stage<'a> {
         })
     }
 
+    /// Lets armed processes die one after the other, as often as asked.
+    pub(super) fn crash_again_and_again(&self, armed: impl Fn() -> Command) -> Result<()> {
+        for _ in 0..self.options.kills {
+            if !self.crash(armed())? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// The program in the cell's folder, without a crash point that this process may have been given.
-    fn program(&self) -> Command {
+    pub(super) fn program(&self) -> Command {
         let mut command = Command::new(&self.options.program);
         command.current_dir(&self.files.folder).env_remove(CRASH_AT).env_remove(CRASH_MARK);
         #[cfg(feature = "postgres")]
@@ -135,12 +147,13 @@ impl<'a> Stage<'a> {
         command
     }
 
-    fn publish(&self) -> Result<()> {
+    /// Sends the messages of a file, where the source is not that file.
+    pub(super) fn publish(&self, lines: &str) -> Result<()> {
         if self.cell.source != SourceKind::Kafka {
             return Ok(());
         }
         let mut publish = self.program();
-        publish.args(["publish", "pipeline.toml", "--input", "lines.jsonl", "--allow-no-id"]);
+        publish.args(["publish", "pipeline.toml", "--input", lines, "--allow-no-id"]);
         publish.args(["--id-field", "/event_id", "--key-field", "/account_id"]);
         self.must_end_well("publish", publish)
     }
@@ -152,18 +165,19 @@ impl<'a> Stage<'a> {
         Ok(Started { process, child })
     }
 
-    /// Starts the armed consumer and waits for its end; whether that was at the point.
-    fn crash(&self) -> Result<bool> {
+    /// Starts the process, armed, and waits for its end; whether that was at the point.
+    fn crash(&self, mut command: Command) -> Result<bool> {
         let mark = self.files.folder.join("mark");
         // One that is left from an earlier crash must not stand for this one; there may be none.
         let _ = std::fs::remove_file(&mark);
         let at = CrashAt { point: self.cell.point, nth: self.cell.nth };
-        let mut command = self.consumer();
         command.env(CRASH_AT, at.to_string()).env(CRASH_MARK, &mark);
         if is_revoke(self.cell.point) {
             return self.crash_beside_a_rival(command, &mark, at);
         }
-        command.args(["--until-idle", IDLE]);
+        if Operation::of(self.cell.point).is_none() {
+            command.args(["--until-idle", IDLE]);
+        }
         let mut armed = self.start(&mut command)?;
         let status = self.wait(&mut armed.process)?;
         Ok(self.crashed(status, &mark, at, &armed))
@@ -190,19 +204,28 @@ impl<'a> Stage<'a> {
     fn crashed(&self, status: ExitStatus, mark: &Path, at: CrashAt, armed: &Started) -> bool {
         let otherwise = not_at_the_point(status, mark, at, &armed.process);
         let hit = otherwise.is_none();
-        let effects = self.tables.effects();
-        self.history.note(Event::Armed { child: armed.child, at: at.to_string(), otherwise, effects });
+        let (effects, kept) = (self.tables.effects(), |what| self.tables.kept(what));
+        let (parked, dead) = (kept(Kept::Parked), kept(Kept::Dead));
+        let at = at.to_string();
+        self.history.note(Event::Armed { child: armed.child, at, otherwise, effects, parked, dead });
         hit
     }
 
-    /// Runs until nothing is left.
-    fn drain(&self) -> Result<()> {
-        let mut last = self.consumer();
-        last.args(["--until-idle", IDLE]);
-        self.must_end_well("the consumer after the crash", last)
+    /// Runs until nothing is left, not even among what is parked.
+    pub(super) fn drain(&self) -> Result<()> {
+        for _ in 0..RUNS_MAX {
+            let mut last = self.consumer();
+            last.args(["--until-idle", IDLE]);
+            self.must_end_well("the consumer after the crash", last)?;
+            if self.tables.kept(Kept::Parked) == 0 {
+                return Ok(());
+            }
+        }
+        let what = format!("something is still parked after {RUNS_MAX} runs");
+        Err(LabError::new(LabErrorKind::Subject, what))
     }
 
-    fn must_end_well(&self, what: &str, mut command: Command) -> Result<()> {
+    pub(super) fn must_end_well(&self, what: &str, mut command: Command) -> Result<()> {
         let mut started = self.start(&mut command)?;
         let status = self.wait(&mut started.process)?;
         self.history.note(Event::Ended { child: started.child, code: status.code() });

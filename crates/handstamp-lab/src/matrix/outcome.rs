@@ -76,6 +76,36 @@ impl fmt::Display for Named {
     }
 }
 
+/// What the database showed when the process was dead.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct AtCrash {
+    /// Effects.
+    pub effects: u64,
+    /// Parked messages.
+    pub parked: u64,
+    /// Dead letters.
+    pub dead: u64,
+}
+
+/// What an operator's command was to do, and what its audit says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Operated {
+    /// Messages that it was to be done to.
+    pub meant: u64,
+    /// Lines of the audit.
+    pub lines: u64,
+    /// Different messages that they are about.
+    pub messages: u64,
+}
+
+impl Operated {
+    /// Whether it was done to each message once, as far as the audit knows.
+    #[must_use]
+    pub fn is_once_each(self) -> bool {
+        self.lines == self.meant && self.messages == self.meant
+    }
+}
+
 /// What became of a cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Outcome {
@@ -85,12 +115,14 @@ pub struct Outcome {
     pub hit: bool,
     /// How the armed process ended, when it was not at the point.
     pub otherwise: Option<String>,
-    /// Effects that the database showed right after the last crash: evidence of where it was.
-    pub at_crash: u64,
+    /// What was durable right after the last crash: evidence of where it was.
+    pub at_crash: AtCrash,
     /// From what was sent and the database alone.
     pub verdict: Verdict,
     /// Bad messages sent, and dead letters found.
     pub bad: (u64, u64),
+    /// What an operator did, where the point is one of an operator's command.
+    pub operated: Option<Operated>,
     /// Milliseconds.
     pub took_ms: u64,
 }
@@ -113,11 +145,18 @@ impl Outcome {
     pub fn shows(&self) -> Shows {
         let harm = match self.cell.broken {
             Some(Broken::NoInbox) => self.verdict.doubled > 0,
-            Some(Broken::SettleFirst) => self.verdict.lost > 0,
-            None if !self.verdict.is_clean() || self.bad.0 != self.bad.1 => return Shows::Violation,
+            Some(Broken::SettleFirst | Broken::DoneFirst) => self.verdict.lost > 0,
+            None if !self.keeps() => return Shows::Violation,
             None => true,
         };
         if self.hit && harm { Shows::AsItMust } else { Shows::Nothing }
+    }
+
+    /// Whether every promise was kept.
+    fn keeps(&self) -> bool {
+        self.verdict.is_clean()
+            && self.bad.0 == self.bad.1
+            && self.operated.is_none_or(Operated::is_once_each)
     }
 
     /// What is to be said of it, in a line.
@@ -132,6 +171,10 @@ impl Outcome {
             let (off, unsent) = (verdict.accounts_off.len(), verdict.unsent);
             let dead = verdict.dead_lettered;
             words.push_str(&format!(", {off} accounts off, {unsent} never sent, {dead} good ones dead"));
+        }
+        if let Some(operated) = self.operated.filter(|operated| !operated.is_once_each()) {
+            let Operated { meant, lines, messages } = operated;
+            words.push_str(&format!(", {lines} audit lines about {messages} messages for {meant}"));
         }
         if let Some(otherwise) = &self.otherwise {
             words.push_str(&format!("; the point was NOT hit: it {otherwise}"));
@@ -170,7 +213,17 @@ pub(crate) mod tests {
     fn outcome(broken: Option<Broken>, doubled: u64, lost: u64) -> Outcome {
         let verdict = Verdict { doubled, lost, ..Verdict::default() };
         let cell = named(broken);
-        Outcome { cell, hit: true, otherwise: None, at_crash: 0, verdict, bad: (2, 2), took_ms: 1 }
+        let at_crash = AtCrash::default();
+        Outcome {
+            cell,
+            hit: true,
+            otherwise: None,
+            at_crash,
+            verdict,
+            bad: (2, 2),
+            operated: None,
+            took_ms: 1,
+        }
     }
 
     #[test]
@@ -187,5 +240,24 @@ pub(crate) mod tests {
         assert_eq!(outcome(Some(Broken::NoInbox), 0, 0).shows(), Shows::Nothing);
         assert_eq!(outcome(Some(Broken::SettleFirst), 0, 3).shows(), Shows::AsItMust);
         assert_eq!(outcome(Some(Broken::SettleFirst), 3, 0).shows(), Shows::Nothing);
+        assert_eq!(outcome(Some(Broken::DoneFirst), 0, 3).shows(), Shows::AsItMust);
+        assert_eq!(outcome(Some(Broken::DoneFirst), 3, 0).shows(), Shows::Nothing);
+    }
+
+    #[test]
+    fn what_an_operator_does_is_audited_once_for_each_message() {
+        for (lines, messages, shows) in [
+            (9, 9, Shows::AsItMust),
+            (8, 8, Shows::Violation),
+            (10, 9, Shows::Violation),
+            (9, 8, Shows::Violation),
+            (10, 10, Shows::Violation),
+        ] {
+            let operated = Some(Operated { meant: 9, lines, messages });
+            let outcome = Outcome { operated, ..outcome(None, 0, 0) };
+            assert_eq!(outcome.shows(), shows, "{lines} lines about {messages}");
+            let told = format!("{lines} audit lines about {messages} messages for 9");
+            assert_eq!(outcome.words().contains(&told), shows == Shows::Violation);
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! producer's log: everything that was sent, and nothing else.
 
 use super::outcome::{SourceKind, StoreKind};
-use super::plan::{BATCH_MAX, Cell, is_revoke};
+use super::plan::{BATCH_MAX, Cell, Operation, is_revoke};
 use super::run::Options;
 use crate::error::{LabError, Result};
 use crate::workload::{Credit, Plan};
@@ -17,13 +17,25 @@ const MESSAGES: u64 = 240;
 const REVOKE_MESSAGES: u64 = 600;
 /// Accounts of a cell.
 const ACCOUNTS: u64 = 30;
-/// Where the bad messages stand among the lines.
-const BAD_AT: usize = 25;
-/// Bad for two reasons: an account that is not there, and no id.
-const BAD: [&str; 2] = [
-    r#"{"event_id":"bad-account","account_id":99999,"amount":1}"#,
-    r#"{"account_id":1,"amount":1,"note":"no id"}"#,
-];
+/// Where the late and the bad messages stand among the lines: at the beginning of a file's third batch.
+const BAD_AT: usize = 2 * BATCH_MAX as usize;
+/// Bad for two reasons: no id, and an account that is not there.
+const NO_ID: &str = r#"{"account_id":1,"amount":1,"note":"no id"}"#;
+const NO_ACCOUNT: &str = r#"{"event_id":"no-account","account_id":99999,"amount":1}"#;
+/// Accounts that open late, each with one message, which fails until then: so many that every partition of a
+/// topic has one at its beginning, and so few that a file's third batch holds them all.
+const LATE: u64 = 24;
+const LATE_IN_A_FILE: u64 = 4;
+/// They open once so many effects are there: while a file's third batch runs, and as soon as a topic's first
+/// partition has applied something.
+const OPENS_AT: u64 = 22;
+const OPENS_AT_ON_KAFKA: u64 = 2;
+/// They open when the operator opens them.
+const NEVER: u64 = 1_000_000_000;
+/// The lines of the late messages alone: delivered once more after an operator's command.
+pub(super) const LATE_LINES: &str = "late.jsonl";
+/// All lines, in a file's cells the source itself.
+pub(super) const LINES: &str = "lines.jsonl";
 /// The environment variables of the pipeline.
 pub(super) const DATABASE_URL: &str = "DATABASE_URL";
 
@@ -33,8 +45,10 @@ pub(super) struct Files {
     pub(super) folder: PathBuf,
     /// Good messages, resends included.
     pub(super) sent: Vec<Credit>,
-    /// Bad messages.
+    /// Bad messages that must be dead letters in the end.
     pub(super) bad: u64,
+    /// Messages that an operator's command is to work on.
+    pub(super) operated: u64,
 }
 
 impl Files {
@@ -51,24 +65,60 @@ impl Files {
         let messages = once + u64::from(options.kills.saturating_sub(1)) * once / 3;
         let seed = options.seed.wrapping_add(number as u64);
         let plan = Plan { seed, messages, accounts: ACCOUNTS, resends: messages / 20 };
-        let sent: Vec<Credit> = plan.order().map(|n| plan.credit(n)).collect();
-        write("lines.jsonl", &lines(&sent))?;
-        write("setup.sql", &setup(cell.store, name))?;
+        let mut sent: Vec<Credit> = plan.order().map(|n| plan.credit(n)).collect();
+        let (late, operation) = (late(cell, options.kills), Operation::of(cell.point));
+        write(LINES, &lines(cell.source, &sent, &late))?;
+        write(LATE_LINES, &late.iter().map(line).collect::<String>())?;
+        write("setup.sql", &setup(cell, late.len() as u64, name))?;
         write("pipeline.toml", &toml(cell, options, name))?;
-        Ok(Self { folder, sent, bad: BAD.len() as u64 })
+        let (mut bad, mut operated) = (2, 0);
+        if operation.is_some() {
+            // The one without an account is dead for the same reason and is meant, too.
+            operated = late.len() as u64 + 1;
+        }
+        if operation == Some(Operation::Discard) {
+            bad = 1;
+        } else {
+            sent.extend(late);
+        }
+        Ok(Self { folder, sent, bad, operated })
     }
 }
 
-fn lines(sent: &[Credit]) -> String {
+/// The messages to accounts that open late.
+fn late(cell: Cell, kills: u32) -> Vec<Credit> {
+    let count = match (Operation::of(cell.point), cell.source) {
+        // Something is left for each kill.
+        (Some(_), _) => LATE * u64::from(kills),
+        (None, SourceKind::Kafka) => LATE,
+        (None, SourceKind::File) => LATE_IN_A_FILE,
+    };
+    let amount = |n| i64::try_from(n % 90).unwrap_or_default() + 1;
+    (1..=count)
+        .map(|n| Credit {
+            id: format!("late-{n}"),
+            account: i64::try_from(ACCOUNTS + n).unwrap_or(i64::MAX),
+            amount: amount(n),
+        })
+        .collect()
+}
+
+fn line(credit: &Credit) -> String {
+    let Credit { id, account, amount } = credit;
+    format!("{{\"event_id\":\"{id}\",\"account_id\":{account},\"amount\":{amount}}}\n")
+}
+
+fn lines(source: SourceKind, sent: &[Credit], late: &[Credit]) -> String {
+    let late_at = if source == SourceKind::Kafka { 0 } else { BAD_AT };
     let mut text = String::new();
     for (at, credit) in sent.iter().enumerate() {
-        if at == BAD_AT {
-            for bad in BAD {
-                let _ = writeln!(text, "{bad}");
-            }
+        if at == late_at {
+            text.extend(late.iter().map(line));
         }
-        let Credit { id, account, amount } = credit;
-        let _ = writeln!(text, r#"{{"event_id":"{id}","account_id":{account},"amount":{amount}}}"#);
+        if at == BAD_AT {
+            let _ = writeln!(text, "{NO_ID}\n{NO_ACCOUNT}");
+        }
+        text.push_str(&line(credit));
     }
     text
 }
@@ -78,21 +128,29 @@ pub(super) fn own_schema(name: &str) -> String {
     format!("{name}_own")
 }
 
-fn setup(store: StoreKind, name: &str) -> String {
-    match store {
+/// An account takes credits once so many effects are there.
+fn setup(cell: Cell, late: u64, name: &str) -> String {
+    let opens_at = match (Operation::of(cell.point), cell.source) {
+        (Some(_), _) => NEVER,
+        (None, SourceKind::Kafka) => OPENS_AT_ON_KAFKA,
+        (None, SourceKind::File) => OPENS_AT,
+    };
+    let all = ACCOUNTS + late;
+    let rows = format!("id, CASE WHEN id > {ACCOUNTS} THEN {opens_at} ELSE 0 END");
+    match cell.store {
         StoreKind::Sqlite => format!(
-            "CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL DEFAULT 0);
+            "CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL DEFAULT 0, opens_at INTEGER NOT NULL);
              CREATE TABLE ledger (event_id TEXT NOT NULL, account_id INTEGER NOT NULL, amount INTEGER NOT NULL);
-             WITH RECURSIVE n (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n WHERE id < {ACCOUNTS})
-             INSERT INTO accounts (id) SELECT id FROM n;\n"
+             WITH RECURSIVE n (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n WHERE id < {all})
+             INSERT INTO accounts (id, opens_at) SELECT {rows} FROM n;\n"
         ),
         StoreKind::Postgres => {
             let own = own_schema(name);
             format!(
                 "CREATE SCHEMA {own};
-                 CREATE TABLE {own}.accounts (id int8 PRIMARY KEY, balance int8 NOT NULL DEFAULT 0);
+                 CREATE TABLE {own}.accounts (id int8 PRIMARY KEY, balance int8 NOT NULL DEFAULT 0, opens_at int8 NOT NULL);
                  CREATE TABLE {own}.ledger (event_id text NOT NULL, account_id int8 NOT NULL, amount int8 NOT NULL);
-                 INSERT INTO {own}.accounts (id) SELECT generate_series(1, {ACCOUNTS});\n"
+                 INSERT INTO {own}.accounts (id, opens_at) SELECT {rows} FROM generate_series(1, {all}) AS n (id);\n"
             )
         }
     }
@@ -103,8 +161,7 @@ fn toml(cell: Cell, options: &Options, name: &str) -> String {
     let heartbeat_ms = (session_ms / 10).min(300);
     let source = match cell.source {
         SourceKind::File => {
-            "[source]\ntype = \"file\"\npath = \"lines.jsonl\"\n\n[identity]\nfield = \"/event_id\"\n"
-                .to_owned()
+            format!("[source]\ntype = \"file\"\npath = \"{LINES}\"\n\n[identity]\nfield = \"/event_id\"\n")
         }
         SourceKind::Kafka => format!(
             "[source]\ntype = \"kafka\"\nbrokers = \"{brokers}\"\ntopics = [\"{name}\"]\ngroup = \"{name}_group\"\n\
@@ -120,10 +177,12 @@ fn toml(cell: Cell, options: &Options, name: &str) -> String {
         ),
     };
     let batch_max = if is_revoke(cell.point) { 1 } else { BATCH_MAX };
+    // What an operator works on is to be dead soon: it is given up in place. Otherwise it is parked and retried.
+    let attempts = if Operation::of(cell.point).is_some() { "max_attempts = 2\n" } else { "" };
     format!(
-        "name = \"matrix\"\n\n[consumer]\nbatch_max = {batch_max}\n\n[retry]\nmax_attempts = 2\nwait = \"10ms\"\n\n{source}\n\
+        "name = \"matrix\"\n\n[consumer]\nbatch_max = {batch_max}\n\n[retry]\n{attempts}wait = \"10ms\"\nbackoff_base = \"10ms\"\nbackoff_cap = \"50ms\"\n\n{source}\n\
          [store]\n{store}setup = \"setup.sql\"\n\n\
-         [[effect]]\nsql = \"UPDATE {own}accounts SET balance = balance + :amount WHERE id = :account_id\"\nexpect_rows = 1\n\n\
+         [[effect]]\nsql = \"UPDATE {own}accounts SET balance = balance + :amount WHERE id = :account_id AND opens_at <= (SELECT count(*) FROM {own}ledger)\"\nexpect_rows = 1\n\n\
          [[effect]]\nsql = \"INSERT INTO {own}ledger (event_id, account_id, amount) VALUES (:message_id, :account_id, :amount)\"\n"
     )
 }

@@ -21,6 +21,34 @@ pub(super) fn is_revoke(point: CrashPoint) -> bool {
     matches!(point, CrashPoint::RevokeBeforeDrain | CrashPoint::RevokeAfterDrain)
 }
 
+/// What an operator does with dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Operation {
+    /// Sends them back.
+    Redrive,
+    /// Gives them up.
+    Discard,
+}
+
+impl Operation {
+    /// The points that only an operator's command reaches.
+    pub(super) fn of(point: CrashPoint) -> Option<Self> {
+        match point {
+            CrashPoint::MidRedrive | CrashPoint::AfterRedrive => Some(Self::Redrive),
+            CrashPoint::MidDiscard | CrashPoint::AfterDiscard => Some(Self::Discard),
+            _ => None,
+        }
+    }
+
+    /// The word of the command, and of the audit.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Redrive => "redrive",
+            Self::Discard => "discard",
+        }
+    }
+}
+
 /// One point on one source and one store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cell {
@@ -52,18 +80,21 @@ pub(super) const BATCH_MAX: u32 = 10;
 fn nth(point: CrashPoint, source: SourceKind, store: StoreKind) -> u32 {
     match point {
         CrashPoint::AfterPoll => 2,
-        // SQLite claims one id after the other: in the middle of the third transaction.
-        CrashPoint::MidClaim if store == StoreKind::Sqlite => 2 * BATCH_MAX + 5,
-        CrashPoint::BetweenEffects => 2 * BATCH_MAX + 5,
+        // SQLite claims one id after the other: in the middle of the second transaction.
+        CrashPoint::MidClaim if store == StoreKind::Sqlite => BATCH_MAX + 5,
+        CrashPoint::BetweenEffects => BATCH_MAX + 5,
         CrashPoint::MidClaim
         | CrashPoint::AfterClaim
         | CrashPoint::BeforeCommit
-        | CrashPoint::AfterCommit => 3,
+        | CrashPoint::AfterCommit => 2,
         // On SQLite migrating and registering commit, too.
         CrashPoint::CommitSent if store == StoreKind::Sqlite => 5,
         CrashPoint::CommitSent => 3,
         // A file's position is written now and then only.
         CrashPoint::MidSettle | CrashPoint::AfterSettle if source == SourceKind::Kafka => 2,
+        // SQLite moves one dead letter after the other.
+        CrashPoint::MidRedrive | CrashPoint::MidDiscard if store == StoreKind::Sqlite => 5,
+        CrashPoint::AfterRedrive => 2,
         _ => 1,
     }
 }
@@ -86,9 +117,11 @@ pub fn cells(sources: &[SourceKind], stores: &[StoreKind]) -> Vec<Cell> {
 #[must_use]
 pub fn controls(sources: &[SourceKind], stores: &[StoreKind]) -> Vec<Cell> {
     let mut cells = vec![];
-    for (broken, point) in
-        [(Broken::NoInbox, CrashPoint::AfterCommit), (Broken::SettleFirst, CrashPoint::BeforeCommit)]
-    {
+    for (broken, point) in [
+        (Broken::NoInbox, CrashPoint::AfterCommit),
+        (Broken::SettleFirst, CrashPoint::BeforeCommit),
+        (Broken::DoneFirst, CrashPoint::RetryTaken),
+    ] {
         for &source in sources {
             for &store in stores {
                 let nth = nth(point, source, store);
@@ -121,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn both_faults_are_controlled_on_every_source_and_store() {
-        assert_eq!(controls(&SOURCES, &STORES).len(), 8);
+    fn every_fault_is_controlled_on_every_source_and_store() {
+        assert_eq!(controls(&SOURCES, &STORES).len(), 12);
         assert!(controls(&SOURCES, &STORES).iter().all(|cell| cell.broken.is_some()));
     }
 }

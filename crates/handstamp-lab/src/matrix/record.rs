@@ -9,7 +9,7 @@
 //! Authoritative for doubled and lost: what was sent, and the database. Whether a point was hit is what the
 //! supervisor saw: how the process ended, and the mark. A cell without its end proves nothing.
 
-use super::outcome::{Named, Outcome, Shows};
+use super::outcome::{AtCrash, Named, Operated, Outcome, Shows};
 use crate::checker::judge;
 use crate::error::Result;
 use crate::history::{self, Entry, Event, end_state};
@@ -126,18 +126,20 @@ pub(super) fn outcome(folder: &Path, number: usize, cell: &Named, kills: u32) ->
 
 fn judged(cell: &Named, kills: u32, entries: &[Entry], sent: &[Credit]) -> Option<Outcome> {
     let end = end_state(entries)?;
-    let (mut hits, mut at_crash, mut otherwise, mut bad) = (0_u32, 0, None, None);
+    let (mut hits, mut otherwise, mut bad, mut operated) = (0_u32, None, None, None);
+    let mut at_crash = AtCrash::default();
     for entry in entries {
         match &entry.event {
-            Event::Armed { at, otherwise: None, effects, .. }
-                if *at == format!("{}:{}", cell.point, cell.nth) =>
-            {
-                (hits, at_crash) = (hits + 1, *effects);
+            Event::Armed { at, otherwise: how, effects, parked, dead, .. } => {
+                at_crash = AtCrash { effects: *effects, parked: *parked, dead: *dead };
+                if how.is_none() && *at == format!("{}:{}", cell.point, cell.nth) {
+                    hits += 1;
+                } else {
+                    otherwise.get_or_insert(how.clone().unwrap_or_else(|| format!("died at {at}")));
+                }
             }
-            Event::Armed { at, otherwise: how, effects, .. } => {
-                at_crash = *effects;
-                let how = how.clone().unwrap_or_else(|| format!("died at {at}"));
-                otherwise.get_or_insert(how);
+            Event::Operated { meant, lines, messages } => {
+                operated = Some(Operated { meant: *meant, lines: *lines, messages: *messages });
             }
             Event::DeadLetters { bad: sent, found } => bad = Some((*sent, *found)),
             _ => {}
@@ -153,6 +155,7 @@ fn judged(cell: &Named, kills: u32, entries: &[Entry], sent: &[Credit]) -> Optio
         at_crash,
         verdict: judge(sent, end),
         bad: bad?,
+        operated,
         took_ms: entries.last().map_or(0, |entry| entry.at_ms),
     })
 }
@@ -181,9 +184,10 @@ pub(crate) mod tests {
         let at = format!("{}:{}", cell.point, cell.nth);
         let events = [
             Event::Started { child: 0, pid: 7 },
-            Event::Armed { child: 0, at, otherwise: None, effects: 4 },
+            Event::Armed { child: 0, at, otherwise: None, effects: 4, parked: 2, dead: 1 },
             Event::Started { child: 1, pid: 8 },
             Event::Ended { child: 1, code: Some(0) },
+            Event::Operated { meant: 3, lines: 3, messages: 3 },
             Event::DeadLetters { bad: 2, found: 2 },
             Event::End(end),
         ];
@@ -244,13 +248,14 @@ pub(crate) mod tests {
         let record = recompute(folder.path()).unwrap();
         assert_eq!((record.outcomes.len(), record.missing.len()), (6, 0));
         assert_eq!(record.shows(), Shows::AsItMust);
-        assert!(record.outcomes.iter().all(|outcome| outcome.at_crash == 4 && outcome.hit));
+        let at_crash = AtCrash { effects: 4, parked: 2, dead: 1 };
+        assert!(record.outcomes.iter().all(|outcome| outcome.at_crash == at_crash && outcome.hit));
         assert_eq!(record.outcomes[4].verdict.doubled, 3);
     }
 
     #[test]
-    fn a_planted_double_loss_and_a_dead_letter_too_many_are_violations() {
-        let spoils: [&dyn Fn(Event) -> Option<Event>; 3] = [
+    fn a_planted_double_loss_dead_letter_and_audit_line_are_violations() {
+        let spoils: [&dyn Fn(Event) -> Option<Event>; 5] = [
             &|event| match event {
                 Event::End(mut end) => {
                     end.effects.insert("m3".into(), 2);
@@ -267,6 +272,14 @@ pub(crate) mod tests {
             },
             &|event| match event {
                 Event::DeadLetters { bad, .. } => Some(Event::DeadLetters { bad, found: 3 }),
+                other => Some(other),
+            },
+            &|event| match event {
+                Event::Operated { meant, .. } => Some(Event::Operated { meant, lines: 4, messages: 3 }),
+                other => Some(other),
+            },
+            &|event| match event {
+                Event::Operated { meant, .. } => Some(Event::Operated { meant, lines: 2, messages: 2 }),
                 other => Some(other),
             },
         ];
@@ -286,8 +299,9 @@ pub(crate) mod tests {
             (
                 OURS,
                 &|event| match event {
-                    Event::Armed { child, at, effects, .. } => {
-                        Some(Event::Armed { child, at, otherwise: Some("ended with 0".into()), effects })
+                    Event::Armed { child, at, effects, parked, dead, .. } => {
+                        let otherwise = Some("ended with 0".into());
+                        Some(Event::Armed { child, at, otherwise, effects, parked, dead })
                     }
                     other => Some(other),
                 },
@@ -296,8 +310,8 @@ pub(crate) mod tests {
             (
                 OURS,
                 &|event| match event {
-                    Event::Armed { child, effects, .. } => {
-                        Some(Event::Armed { child, at: "there:1".into(), otherwise: None, effects })
+                    Event::Armed { child, otherwise, effects, parked, dead, .. } => {
+                        Some(Event::Armed { child, at: "there:1".into(), otherwise, effects, parked, dead })
                     }
                     other => Some(other),
                 },

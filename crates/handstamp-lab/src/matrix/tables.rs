@@ -1,4 +1,5 @@
-//! What a cell's database holds: read for the verdict, removed at the end.
+//! What a cell's database holds: read for the verdict, removed at the end. The user's own accounts are opened
+//! here, too: that is how the cause of a dead letter goes away.
 
 use crate::checker::EndState;
 use crate::error::{LabError, LabErrorKind, Result};
@@ -24,6 +25,22 @@ pub(super) struct Found {
     pub(super) dead_letters: u64,
 }
 
+/// Of the tables of the store: how many rows they have, as far as they are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    Parked,
+    Dead,
+}
+
+impl Kept {
+    fn table(self) -> &'static str {
+        match self {
+            Self::Parked => "parked",
+            Self::Dead => "dead_letters",
+        }
+    }
+}
+
 impl Tables {
     pub(super) fn sqlite(folder: &Path) -> Self {
         Self::Sqlite(folder.join("store.db"))
@@ -31,25 +48,81 @@ impl Tables {
 
     /// How many effects there are; none while the tables are not there.
     pub(super) fn effects(&self) -> u64 {
+        let own = self.own();
+        self.number(&format!("SELECT count(*) FROM {own}ledger")).unwrap_or(0)
+    }
+
+    /// How much the store keeps; nothing while the tables are not there.
+    pub(super) fn kept(&self, what: Kept) -> u64 {
+        let ours = self.ours();
+        self.number(&format!("SELECT count(*) FROM {ours}{}", what.table())).unwrap_or(0)
+    }
+
+    /// Every account takes credits from now on.
+    pub(super) fn open_accounts(&self) -> Result<()> {
+        let own = self.own();
+        self.execute(&format!("UPDATE {own}accounts SET opens_at = 0"))
+    }
+
+    /// Lines of the audit about an action, and how many messages they are about.
+    pub(super) fn audited(&self, action: &str) -> Result<(u64, u64)> {
+        let from = format!("FROM {}audit WHERE action = '{action}'", self.ours());
+        let lines = self.number(&format!("SELECT count(*) {from}"))?;
+        Ok((lines, self.number(&format!("SELECT count(DISTINCT dedup) {from}"))?))
+    }
+
+    /// What stands before the names of the user's tables.
+    fn own(&self) -> String {
         match self {
+            Self::Sqlite(_) => String::new(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(schemas) => schemas.own(),
+        }
+    }
+
+    /// What stands before the names of the store's tables.
+    fn ours(&self) -> String {
+        match self {
+            Self::Sqlite(_) => "handstamp_".to_owned(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(schemas) => schemas.ours(),
+        }
+    }
+
+    fn number(&self, sql: &str) -> Result<u64> {
+        let number: i64 = match self {
             Self::Sqlite(path) => {
-                sqlite_effects(path).ok().and_then(|count| u64::try_from(count).ok()).unwrap_or(0)
+                let read = sqlite_open(path).and_then(|file| file.query_row(sql, [], |row| row.get(0)));
+                read.map_err(no_store)?
             }
             #[cfg(feature = "postgres")]
-            Self::Postgres(schemas) => schemas.effects(),
+            Self::Postgres(schemas) => schemas.number(sql)?,
+        };
+        Ok(u64::try_from(number).unwrap_or(0))
+    }
+
+    fn execute(&self, sql: &str) -> Result<()> {
+        match self {
+            Self::Sqlite(path) => {
+                sqlite_open(path).and_then(|file| file.execute_batch(sql)).map_err(no_store)
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres(schemas) => schemas.execute(sql),
         }
     }
 
     /// Reads everything the verdict needs.
     pub(super) fn read(&self) -> Result<Found> {
         match self {
-            Self::Sqlite(path) => sqlite_read(path).map_err(|error| {
-                LabError::new(LabErrorKind::Other, "a cell's file is no store").because(error)
-            }),
+            Self::Sqlite(path) => sqlite_read(path).map_err(no_store),
             #[cfg(feature = "postgres")]
             Self::Postgres(schemas) => schemas.read(),
         }
     }
+}
+
+fn no_store(error: rusqlite::Error) -> LabError {
+    LabError::new(LabErrorKind::Other, "a cell's file is no store").because(error)
 }
 
 fn effects(own: &str) -> String {
@@ -72,10 +145,6 @@ fn sqlite_open(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.busy_timeout(Duration::from_secs(10))?;
     Ok(connection)
-}
-
-fn sqlite_effects(path: &Path) -> rusqlite::Result<i64> {
-    sqlite_open(path)?.query_row("SELECT count(*) FROM ledger", [], |row| row.get(0))
 }
 
 fn sqlite_read(path: &Path) -> rusqlite::Result<Found> {
@@ -141,8 +210,23 @@ pub(super) mod postgres {
             Ok(Self { client, runtime, name: name.to_owned() })
         }
 
-        fn own(&self) -> String {
+        pub(super) fn own(&self) -> String {
             format!("{}.", own_schema(&self.name))
+        }
+
+        pub(super) fn ours(&self) -> String {
+            format!("{}.", self.name)
+        }
+
+        pub(super) fn number(&self, sql: &str) -> Result<i64> {
+            Ok(self.rows(sql)?.first().map_or(0, |row| row.get(0)))
+        }
+
+        pub(super) fn execute(&self, sql: &str) -> Result<()> {
+            let done = self
+                .runtime
+                .block_on(async { tokio::time::timeout(WAIT, self.client.batch_execute(sql)).await });
+            done.map_err(unreachable)?.map_err(unreachable)
         }
 
         fn rows(&self, sql: &str) -> Result<Vec<Row>> {
@@ -150,12 +234,6 @@ pub(super) mod postgres {
                 .runtime
                 .block_on(async { tokio::time::timeout(WAIT, self.client.query(sql, &[])).await });
             answer.map_err(unreachable)?.map_err(unreachable)
-        }
-
-        pub(super) fn effects(&self) -> u64 {
-            let rows = self.rows(&format!("SELECT count(*) FROM {}ledger", self.own()));
-            let count = rows.ok().and_then(|rows| rows.first().map(|row| row.get::<_, i64>(0)));
-            count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0)
         }
 
         fn pairs<K>(&self, sql: &str) -> Result<BTreeMap<K, i64>>
@@ -167,7 +245,7 @@ pub(super) mod postgres {
 
         pub(super) fn read(&self) -> Result<Found> {
             let own = self.own();
-            let dead = self.rows(&format!("SELECT id FROM {}.dead_letters", self.name))?;
+            let dead = self.rows(&format!("SELECT id FROM {}dead_letters", self.ours()))?;
             let ids = dead.iter().filter_map(|row| row.get::<_, Option<&[u8]>>(0));
             Ok(Found {
                 dead_letters: dead.len() as u64,
@@ -189,10 +267,7 @@ pub(super) mod postgres {
                 self.name,
                 own_schema(&self.name)
             );
-            let dropped = self
-                .runtime
-                .block_on(async { tokio::time::timeout(WAIT, self.client.batch_execute(&drop)).await });
-            if !matches!(dropped, Ok(Ok(()))) {
+            if self.execute(&drop).is_err() {
                 tracing::warn!(schema = %self.name, "the lab's schemas are left behind");
             }
         }

@@ -40,6 +40,8 @@ pub(super) fn page(folder: &Path) -> Result<Page> {
             "Doubled/lost: *doubled* is the sum of (effects of an id − 1), *lost* counts ids that were sent and have \
              no effect, both from what was sent and the database alone. A cell counts only if the process ended by \
              SIGKILL and left a mark that names the point.",
+            "In the rows of an operator's commands the process is `dlq redrive` or `dlq discard`; each message that they \
+             were to work on has one line in the audit.",
             "–: a file is never taken away from its reader. *Effects at the crash* are those that were durable when \
              the process was dead, in the order of the columns.",
         ],
@@ -157,7 +159,7 @@ fn table(record: &Record) -> Table {
         let mut row = vec![format!("`{}`", line.point), line.about.clone()];
         row.extend(line.cells.iter().map(|cell| letters(*cell)));
         let effects = line.cells.iter().map(|cell| match cell {
-            Some((_, Some(outcome))) => outcome.at_crash.to_string(),
+            Some((_, Some(outcome))) => outcome.at_crash.effects.to_string(),
             _ => "–".to_owned(),
         });
         row.push(effects.collect::<Vec<_>>().join(", "));

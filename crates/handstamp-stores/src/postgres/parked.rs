@@ -24,7 +24,7 @@ use handstamp_core::parked::{
     Taken,
 };
 use handstamp_core::{
-    ConsumerKey, DeadLetter, MessageId, Recorded, Store, StoreError, StoreErrorKind, Timestamp,
+    ConsumerKey, CrashPoint, DeadLetter, MessageId, Recorded, Store, StoreError, StoreErrorKind, Timestamp,
 };
 use std::collections::HashSet;
 use std::time::Duration;
@@ -344,7 +344,7 @@ async fn park_chunk(
         sent.push(execute(client, &statements.mark, &marking));
     }
     let flight = slot.coalesce();
-    let answers = in_order(sent).await;
+    let answers = CrashPoint::MidPark.between_sending_and_answer(in_order(sent)).await;
     drop(flight);
     for (at, answer) in answers.into_iter().enumerate() {
         let kept = answer.map_err(|e| failed("parking messages", e))?;

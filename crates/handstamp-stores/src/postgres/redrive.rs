@@ -21,7 +21,7 @@ use crate::redrive::{Action, AuditRow, Operation, ParkedSummary, Redrive, Redriv
 use crate::rows::DeadLetterKey;
 use handstamp_core::parked::{FailedAttempt, OrderKey};
 use handstamp_core::{
-    ConsumerKey, ConsumerName, FailureClass, InboxState, MessageId, Reason, Store, StoreError,
+    ConsumerKey, ConsumerName, CrashPoint, FailureClass, InboxState, MessageId, Reason, Store, StoreError,
     StoreErrorKind, Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -222,6 +222,7 @@ async fn redrive_in(
         answers[one.at] = Redriven::Known(state);
     }
     move_all(client, schema, consumer, asked, &moved).await?;
+    CrashPoint::MidRedrive.reached();
     for one in &moved {
         answers[one.at] = Redriven::Parked;
     }
@@ -393,6 +394,7 @@ async fn discard_in(
     ];
     let rows =
         client.query_typed(&sql, &parameters).await.map_err(|e| failed("discarding dead letters", e))?;
+    CrashPoint::MidDiscard.reached();
     let mut gone: BTreeSet<Vec<u8>> =
         rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(read_error)?;
     Ok(keys.iter().map(|key| gone.remove(key.0.as_slice())).collect())

@@ -20,7 +20,7 @@ use handstamp_core::parked::{
     Dedup, FailedAttempt, OrderKey, Park, ParkedMessage, ParkedStatus, ParkingStore, Resumed,
 };
 use handstamp_core::{
-    ConsumerKey, ConsumerName, DeadLetter, InboxState, MessageId, Reason, Recorded, StoreError,
+    ConsumerKey, ConsumerName, CrashPoint, DeadLetter, InboxState, MessageId, Reason, Recorded, StoreError,
     StoreErrorKind, Timestamp,
 };
 use rusqlite::{Connection, Row, params};
@@ -156,6 +156,7 @@ fn park(
         insert.raw_bind_parameter(LETTER_VALUES + 2, order_key.map(|key| key.0)).map_err(failed)?;
         let changed = insert.raw_execute().map_err(failed)?;
         parked.push(if changed == 1 { Recorded::New } else { Recorded::Known });
+        CrashPoint::MidPark.reached();
         if letter.marks_inbox()
             && let Some(stored) = stored
             && claimed.contains(&stored)

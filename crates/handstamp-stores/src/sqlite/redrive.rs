@@ -18,7 +18,7 @@ use super::store::SqliteStore;
 use crate::redrive::{Action, AuditRow, Operation, ParkedSummary, Redrive, Redriven};
 use crate::rows::DeadLetterKey;
 use handstamp_core::parked::{FailedAttempt, OrderKey};
-use handstamp_core::{ConsumerName, FailureClass, InboxState, MessageId, StoreError, Timestamp};
+use handstamp_core::{ConsumerName, CrashPoint, FailureClass, InboxState, MessageId, StoreError, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 const LOOK: &str = include_str!("sql/redrive_look.sql");
@@ -154,6 +154,7 @@ impl Within<'_> {
         let order_key = redrive.order_key.map(|key| key.0);
         self.run("parking dead letters", MOVE, params![self.consumer, key.0, id, order_key])?;
         self.run("parking dead letters", DELETE, params![self.consumer, key.0])?;
+        CrashPoint::MidRedrive.reached();
         self.audit(Action::Redrive, key, Some(&id))?;
         Ok(Redriven::Parked)
     }
@@ -164,6 +165,7 @@ impl Within<'_> {
             self.run("discarding dead letters", DISCARD, params![found.id, self.consumer])?;
         }
         self.run("discarding dead letters", DELETE, params![self.consumer, key.0])?;
+        CrashPoint::MidDiscard.reached();
         self.audit(Action::Discard, key, found.id.as_deref())?;
         Ok(true)
     }

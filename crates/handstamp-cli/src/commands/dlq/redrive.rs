@@ -14,7 +14,7 @@ use crate::output::{self, live::Progress};
 use crate::signals;
 use handstamp_core::parked::OrderKey;
 use handstamp_core::retry::Backoff;
-use handstamp_core::{FailureClass, MessageId, Order, StoreError, StoreErrorKind};
+use handstamp_core::{CrashPoint, FailureClass, MessageId, Order, StoreError, StoreErrorKind};
 use handstamp_stores::redrive::{Action, Operation, Redrive, Redriven};
 use handstamp_stores::rows::{DeadLetterKey, DeadLetterSummary};
 use std::pin::pin;
@@ -223,6 +223,7 @@ async fn give_up<S: Operations>(
     }
     let name = &job.config.name;
     let answers = again(async || store.discard(name, &keys, &job.operation).await).await?;
+    CrashPoint::AfterDiscard.reached();
     for (key, was_there) in keys.into_iter().zip(answers) {
         match was_there {
             true => verdicts.done += 1,
@@ -263,6 +264,7 @@ async fn send<S: Operations>(
         return Ok(());
     }
     let answers = again(async || store.redrive(name, &asked, &job.operation).await).await?;
+    CrashPoint::AfterRedrive.reached();
     for (redrive, answer) in asked.iter().zip(answers) {
         match answer {
             Redriven::Parked => verdicts.done += 1,

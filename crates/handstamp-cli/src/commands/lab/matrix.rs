@@ -51,7 +51,7 @@ pub(crate) struct MatrixArgs {
 #[cfg(feature = "crash-points")]
 #[derive(Debug, Args)]
 pub(crate) struct BrokenArgs {
-    /// What is broken: no-inbox or settle-first.
+    /// What is broken: no-inbox, settle-first or done-first.
     pub(crate) broken: String,
     #[command(flatten)]
     pub(crate) run: crate::cli::RunArgs,

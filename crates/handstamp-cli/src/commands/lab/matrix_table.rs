@@ -39,7 +39,9 @@ fn cell(outcome: &Outcome) -> Value {
     let Named { point, nth, source, store, broken, .. } = &outcome.cell;
     json!({
         "point": point, "nth": nth, "source": source.as_str(), "store": store.as_str(),
-        "broken": broken.map(Broken::as_str), "hit": outcome.hit, "effects_at_crash": outcome.at_crash,
+        "broken": broken.map(Broken::as_str), "hit": outcome.hit,
+        "effects_at_crash": outcome.at_crash.effects, "parked_at_crash": outcome.at_crash.parked,
+        "dead_letters_at_crash": outcome.at_crash.dead, "operated": outcome.operated,
         "verdict": outcome.verdict, "bad": outcome.bad.0, "dead_letters": outcome.bad.1,
         "took_ms": outcome.took_ms, "shows": outcome.shows(),
     })
