@@ -2,12 +2,13 @@
 //!
 //! Authoritative: the primary key (id, consumer) of `handstamp_inbox`. One connection writes at a time
 //! (SQLite's own rule), in this process and in all others that use the file. The file is in WAL mode with
-//! `synchronous = FULL`: a commit that returned survives a power cut.
+//! `synchronous = FULL`: a commit that returned survives a power cut. Start records alone are written at NORMAL, in
+//! transactions of their own: they survive the process.
 //!
 //! ```text
-//!  slot ─► BEGIN IMMEDIATE ─► claim ─► Tx (handlers write) ─► record ─► COMMIT ─► slot
-//!    │        └─ busy: short waits, up to lock_timeout ─► Conflict         │
-//!    └─ a Tx that is dropped closes its connection: SQLite rolls back ─────┘
+//!  slot ─► start record ─► BEGIN IMMEDIATE ─► claim ─► Tx (handlers write) ─► record ─► COMMIT ─► slot
+//!    │                       └─ busy: short waits, up to lock_timeout ─► Conflict         │
+//!    └─ a Tx that is dropped closes its connection: SQLite rolls back ────────────────────┘
 //! ```
 //!
 //! Level 0 needs only [`migrate`], [`ConsumerName::register`] and [`claim`]:
@@ -41,6 +42,8 @@ mod migrate;
 mod parked;
 mod redrive;
 mod rehearse;
+mod slot;
+mod starts;
 mod store;
 
 pub use config::{Setup, SqliteOptions};

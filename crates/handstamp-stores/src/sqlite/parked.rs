@@ -15,7 +15,9 @@
 use super::failure::{LETTER_VALUES, bind_letter, class_of, letter_of};
 use super::inbox::{StoredIds, check_consumer};
 use super::migrate::own_error;
-use super::store::{Held, SqliteStore, Tx};
+use super::slot::Held;
+use super::starts;
+use super::store::{SqliteStore, Tx};
 use handstamp_core::parked::{
     Dedup, FailedAttempt, OrderKey, Park, ParkedMessage, ParkedStatus, ParkingStore, Resumed,
 };
@@ -103,7 +105,7 @@ impl ParkingStore for SqliteStore {
         keys: &[Dedup],
     ) -> Result<(Tx, Vec<ParkedMessage>), StoreError> {
         let held = self.lock().await?;
-        let taken = take_again(held.connection(), consumer, keys);
+        let taken = take_again(held.connection(), consumer, keys, Which::Any);
         opened(held, taken)
     }
 
@@ -124,13 +126,22 @@ impl ParkingStore for SqliteStore {
     }
 }
 
+/// Which rows are taken by their keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    /// All that are still there.
+    Any,
+    /// Those of them that are due now.
+    Due,
+}
+
 /// The transaction with its rows; after an error it is rolled back.
-fn opened(
+pub(super) fn opened(
     held: Held,
     taken: Result<Vec<ParkedMessage>, StoreError>,
 ) -> Result<(Tx, Vec<ParkedMessage>), StoreError> {
     match taken {
-        Ok(rows) => Ok((held.into_tx(StoredIds::default()), rows)),
+        Ok(rows) => Ok((Tx::of(held, StoredIds::default()), rows)),
         Err(error) => {
             let _ = held.roll_back();
             Err(error)
@@ -214,7 +225,7 @@ fn parked_keys(
 }
 
 /// Whether anything is due; the consumer is one of this file.
-fn is_due(connection: &Connection, consumer: &ConsumerKey) -> Result<bool, StoreError> {
+pub(super) fn is_due(connection: &Connection, consumer: &ConsumerKey) -> Result<bool, StoreError> {
     let failed = |e| own_error(connection, "looking for what is due", e);
     check_consumer(connection, consumer)?;
     let mut due = connection.prepare_cached(DUE).map_err(failed)?;
@@ -238,10 +249,11 @@ fn take(
     Ok(taken)
 }
 
-fn take_again(
+pub(super) fn take_again(
     connection: &Connection,
     consumer: &ConsumerKey,
     keys: &[Dedup],
+    which: Which,
 ) -> Result<Vec<ParkedMessage>, StoreError> {
     let failed = |e| own_error(connection, "taking parked messages again", e);
     check_consumer(connection, consumer)?;
@@ -249,7 +261,7 @@ fn take_again(
     let mut seen = HashSet::with_capacity(keys.len());
     let mut taken = Vec::with_capacity(keys.len());
     for dedup in keys.iter().filter(|key| seen.insert(**key)) {
-        let mut rows = one.query(params![consumer.id, dedup]).map_err(failed)?;
+        let mut rows = one.query(params![consumer.id, dedup, which == Which::Due]).map_err(failed)?;
         if let Some(row) = rows.next().map_err(failed)? {
             taken.push(parked_of(row).map_err(failed)??);
         }
@@ -277,6 +289,7 @@ fn resume(
     dedup: &Dedup,
     outcome: &Resumed,
 ) -> Result<(), StoreError> {
+    starts::end_parked(connection, consumer, dedup)?;
     match outcome {
         Resumed::Applied => done(connection, consumer, dedup, InboxState::Applied),
         Resumed::Again { wait, failed } => {
@@ -303,7 +316,7 @@ fn resume(
     }
 }
 
-/// The row goes, and its inbox row says why.
+/// The row goes, its inbox row says why, and whatever process it killed killed it for the last time.
 fn done(
     connection: &Connection,
     consumer: &ConsumerKey,
@@ -315,7 +328,8 @@ fn done(
     say.execute(params![consumer.id, dedup, state.as_letter().to_string()]).map_err(failed)?;
     let mut gone = connection.prepare_cached(DONE).map_err(failed)?;
     let changed = gone.execute(params![consumer.id, dedup]).map_err(failed)?;
-    refuse_missing(changed)
+    refuse_missing(changed)?;
+    starts::forget_crashes(connection, consumer, dedup)
 }
 
 /// What is not there cannot have been taken: its effect would come twice.
@@ -334,7 +348,7 @@ pub(super) fn rehearse(
     letter: DeadLetter,
     claimed: &StoredIds,
 ) -> Result<(), StoreError> {
-    let (dedup, order_key) = (letter.dedup(), OrderKey([0; 16]));
+    let (dedup, order_key, id) = (letter.dedup(), OrderKey([0; 16]), letter.id.clone());
     let failed = FailedAttempt {
         at: letter.failed_at,
         node: "rehearsal".into(),
@@ -344,11 +358,12 @@ pub(super) fn rehearse(
     };
     let row = Park { letter, wait: Duration::ZERO, order_key: Some(order_key) };
     park(connection, consumer, &[row], claimed)?;
+    starts::rehearse(connection, consumer, id, &dedup)?;
     parked_keys(connection, consumer, &[order_key])?;
     is_due(connection, consumer)?;
     // Prepared, and nobody's messages are read.
     take(connection, consumer, 0)?;
-    take_again(connection, consumer, &[dedup])?;
+    take_again(connection, consumer, &[dedup], Which::Any)?;
     let again = Resumed::Again { wait: Duration::ZERO, failed: failed.clone() };
     resume(connection, consumer, &dedup, &again)?;
     resume(connection, consumer, &dedup, &Resumed::Dead { failed, charged: true })

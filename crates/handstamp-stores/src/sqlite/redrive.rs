@@ -28,6 +28,7 @@ const MOVE: &str = include_str!("sql/redrive_move.sql");
 const DELETE: &str = include_str!("sql/dead_letter_delete.sql");
 const DISCARD: &str = include_str!("sql/discard_inbox.sql");
 const KNOWN: &str = include_str!("sql/known.sql");
+const FORGET: &str = include_str!("sql/crashes_forget.sql");
 const AUDIT_INSERT: &str = include_str!("sql/audit_insert.sql");
 const AUDIT: &str = include_str!("sql/audit.sql");
 const AUDIT_ALL: &str = include_str!("sql/audit_all.sql");
@@ -154,6 +155,7 @@ impl Within<'_> {
         let order_key = redrive.order_key.map(|key| key.0);
         self.run("parking dead letters", MOVE, params![self.consumer, key.0, id, order_key])?;
         self.run("parking dead letters", DELETE, params![self.consumer, key.0])?;
+        self.forget_crashes(key)?;
         CrashPoint::MidRedrive.reached();
         self.audit(Action::Redrive, key, Some(&id))?;
         Ok(Redriven::Parked)
@@ -165,9 +167,15 @@ impl Within<'_> {
             self.run("discarding dead letters", DISCARD, params![found.id, self.consumer])?;
         }
         self.run("discarding dead letters", DELETE, params![self.consumer, key.0])?;
+        self.forget_crashes(key)?;
         CrashPoint::MidDiscard.reached();
         self.audit(Action::Discard, key, found.id.as_deref())?;
         Ok(true)
+    }
+
+    /// Whoever gave the message up may have died before it could forget them.
+    fn forget_crashes(&self, key: DeadLetterKey) -> Result<(), StoreError> {
+        self.run("forgetting crashes", FORGET, params![self.consumer, key.0]).map(drop)
     }
 
     fn look(&self, key: DeadLetterKey) -> Result<Option<Found>, StoreError> {

@@ -1,24 +1,19 @@
-//! The store: one write connection in a slot, transactions that own it, and the guard at their end.
+//! The store: transactions that own the slot's write connection, and the guard at their end.
 //!
 //! ```text
 //!  idle ──begin──► Tx ──commit / rollback──► idle
 //!                  ├──── abandon ──────────► closed (the next begin opens another)
 //!                  └──── dropped ──────────► closed; SQLite rolls back
 //! ```
-//!
-//! SQLite has no queue for its write lock. A process that met a busy lock pauses for a millisecond
-//! behind each of its long transactions for a while, so that the others get their turn. Measured with
-//! two processes and batches of 500: the longest wait for the lock fell from 150–570 ms to 60–260 ms, for
-//! about a fifth of their common throughput; behind short transactions a pause only cost, so there is none.
 
-use super::classify::{code_of, fault_of, find, is_busy, is_general, kind_of, store_error};
+use super::classify::{code_of, fault_of, find, is_general, kind_of, store_error};
 use super::config::SqliteOptions;
 use super::connect::{
-    FileIdentity, Guard, Mode, Opened, does_not_fit_the_schema, nothing_ran_yet, open, open_reader,
-    refuse_read_only, unwatch_statements, watch_statements,
+    Guard, Mode, does_not_fit_the_schema, nothing_ran_yet, open_reader, refuse_read_only, watch_statements,
 };
 use super::effect::{EffectFailure, SqlEffects};
 use super::migrate::{self, Migrated};
+use super::slot::{Held, Slot};
 use super::{failure, inbox};
 use crate::redrive::DeadLetterFilter;
 use crate::rows::{ConsumerRow, DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
@@ -28,19 +23,9 @@ use handstamp_core::{
 };
 use rusqlite::Connection;
 use std::error::Error;
-use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// For how long a process that met a busy lock leaves room for others.
-const YIELD_FOR: Duration = Duration::from_secs(1);
-/// The room it leaves before a transaction.
-const YIELD: Duration = Duration::from_millis(1);
-/// A transaction that held the lock for so long is followed by that room; short ones leave gaps enough.
-const LONG: Duration = Duration::from_millis(5);
 
 /// The wait before a file that another process has for itself is opened again.
 const REOPEN: Duration = Duration::from_millis(10);
@@ -49,98 +34,6 @@ const REOPEN: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct SqliteStore {
     slot: Arc<Slot>,
-}
-
-/// The one write connection.
-#[derive(Debug)]
-struct Slot {
-    /// A connection that only reads, kept for looks that come often. It is closed before the one that writes:
-    /// the last one to be closed empties the WAL into the file, which only a writer can.
-    reader: Mutex<Option<Opened>>,
-    options: SqliteOptions,
-    turns: Arc<Semaphore>,
-    idle: Mutex<Option<Opened>>,
-    yield_until: Mutex<Option<Instant>>,
-    /// The last transaction held the lock for long.
-    held_long: AtomicBool,
-}
-
-impl Slot {
-    fn take(&self) -> Option<Opened> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn put(&self, opened: Opened) {
-        *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(opened);
-    }
-
-    fn met_busy(&self) {
-        let until = Instant::now() + YIELD_FOR;
-        *self.yield_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
-    }
-
-    fn yields(&self) -> bool {
-        if !self.held_long.load(Ordering::Relaxed) {
-            return false;
-        }
-        let until = *self.yield_until.lock().unwrap_or_else(PoisonError::into_inner);
-        until.is_some_and(|until| Instant::now() < until)
-    }
-}
-
-/// A connection taken out of the slot; dropping it closes it.
-#[derive(Debug)]
-pub(super) struct Held {
-    opened: Opened,
-    slot: Arc<Slot>,
-    /// When it got the write lock.
-    since: Instant,
-    _turn: OwnedSemaphorePermit,
-}
-
-impl Held {
-    pub(super) fn connection(&self) -> &Connection {
-        &self.opened.connection
-    }
-
-    /// The open transaction, as a handler may have it.
-    pub(super) fn into_tx(self, first: inbox::StoredIds) -> Tx {
-        self.opened.guard.clear();
-        self.opened.guard.set_mode(Mode::Handler);
-        watch_statements(&self.opened.connection);
-        nothing_ran_yet();
-        Tx { held: self, first }
-    }
-
-    /// Back into the slot, when no transaction is open on it.
-    fn give_back(self) {
-        self.opened.guard.set_mode(Mode::Own);
-        unwatch_statements(&self.opened.connection);
-        self.opened.guard.clear();
-        self.slot.held_long.store(self.since.elapsed() >= LONG, Ordering::Relaxed);
-        if self.opened.connection.is_autocommit() {
-            self.slot.put(self.opened);
-        }
-    }
-
-    /// Rolls back what is open, then back into the slot; a connection that cannot is closed.
-    pub(super) fn roll_back(self) -> Result<(), StoreError> {
-        self.opened.guard.set_mode(Mode::Own);
-        if !self.opened.connection.is_autocommit() {
-            let rolled_back = self.opened.connection.execute_batch("ROLLBACK");
-            rolled_back.map_err(|e| store_error("rolling back", e))?;
-        }
-        self.give_back();
-        Ok(())
-    }
-
-    /// Rolls back and never uses the connection again: a statement that somebody left running on it would
-    /// keep every later transaction from committing.
-    fn close(self) {
-        self.opened.guard.set_mode(Mode::Own);
-        // Closing rolls back too, unless such a statement keeps the connection from closing.
-        let _ = self.opened.connection.execute_batch("ROLLBACK");
-    }
 }
 
 /// An open transaction that holds the write lock. Dereferences to the connection for reading and writing;
@@ -153,6 +46,15 @@ pub struct Tx {
 }
 
 impl Tx {
+    /// The open transaction of a held connection, as a handler may have it.
+    pub(super) fn of(held: Held, first: inbox::StoredIds) -> Self {
+        held.opened.guard.clear();
+        held.opened.guard.set_mode(Mode::Handler);
+        watch_statements(held.connection());
+        nothing_ran_yet();
+        Self { held, first }
+    }
+
     pub(crate) fn guard(&self) -> &Arc<Guard> {
         &self.held.opened.guard
     }
@@ -210,7 +112,7 @@ impl SqliteStore {
     }
 
     async fn prepare(&self) -> Result<(), StoreError> {
-        let mut held = self.take_turn(true).await?;
+        let mut held = self.slot.turn(true).await?;
         if self.slot.options.migrate_new && migrate::is_empty(&held.opened.connection)? {
             held = self.migrate_held(held).await?.0;
         }
@@ -237,27 +139,18 @@ impl SqliteStore {
     }
 
     async fn migrate_once(&self) -> Result<Migrated, StoreError> {
-        let held = self.take_turn(true).await?;
+        let held = self.slot.turn(true).await?;
         let (held, migrated) = self.migrate_held(held).await?;
         held.give_back();
         Ok(migrated)
     }
 
     fn over(options: SqliteOptions) -> Self {
-        let turns = Arc::new(Semaphore::new(1));
-        let slot = Slot {
-            options,
-            turns,
-            idle: Mutex::new(None),
-            reader: Mutex::new(None),
-            yield_until: Mutex::new(None),
-            held_long: AtomicBool::new(false),
-        };
-        Self { slot: Arc::new(slot) }
+        Self { slot: Slot::new(options) }
     }
 
     async fn migrate_held(&self, held: Held) -> Result<(Held, Migrated), StoreError> {
-        let held = self.lock_held(held).await?;
+        let held = held.lock().await?;
         let setup = self.slot.options.setup.as_ref();
         let migrated = migrate::finish(&held.opened.connection, setup, Some(&held.opened.guard))?;
         Ok((held, migrated))
@@ -280,7 +173,7 @@ impl SqliteStore {
     /// `Unavailable`, `NotMigrated`.
     #[expect(clippy::unused_async, reason = "the stores look the same; another database waits here")]
     pub async fn consumer(&self, name: &ConsumerName) -> Result<Option<ConsumerRow>, StoreError> {
-        let found = inbox::find_consumer(&open_reader(&self.slot.options)?.connection, name)?;
+        let found = self.read(|connection| inbox::find_consumer(connection, name))?;
         Ok(found.map(|(key, fingerprint)| ConsumerRow {
             name: key.name,
             fingerprint: fingerprint.map(Fingerprint),
@@ -297,7 +190,7 @@ impl SqliteStore {
         name: &ConsumerName,
         id: &MessageId,
     ) -> Result<Option<InboxRow>, StoreError> {
-        failure::inbox_row(&open_reader(&self.slot.options)?.connection, name, id)
+        self.read(|connection| failure::inbox_row(connection, name, id))
     }
 
     /// A page of a consumer's dead letters, oldest first, those of one time in the order of their source.
@@ -327,7 +220,7 @@ impl SqliteStore {
         after: Option<DeadLetterCursor>,
         limit: u32,
     ) -> Result<Vec<DeadLetterSummary>, StoreError> {
-        failure::dead_letters(&open_reader(&self.slot.options)?.connection, name, filter, after, limit)
+        self.read(|connection| failure::dead_letters(connection, name, filter, after, limit))
     }
 
     /// One dead letter, whole.
@@ -340,28 +233,7 @@ impl SqliteStore {
         name: &ConsumerName,
         key: DeadLetterKey,
     ) -> Result<Option<DeadLetterRow>, StoreError> {
-        failure::dead_letter(&open_reader(&self.slot.options)?.connection, name, key)
-    }
-
-    /// The slot's connection, when no other transaction of this process has it.
-    async fn take_turn(&self, create: bool) -> Result<Held, StoreError> {
-        let turn = Arc::clone(&self.slot.turns).acquire_owned();
-        let turn = match tokio::time::timeout(self.slot.options.lock_timeout, turn).await {
-            Ok(Ok(turn)) => turn,
-            Ok(Err(_)) => return Err(StoreError::new(StoreErrorKind::Unavailable, "the store is closed")),
-            Err(_) => return Err(waited_too_long(&self.slot.options, "another transaction of this process")),
-        };
-        let here = FileIdentity::of(&self.slot.options.path);
-        let opened = match self.slot.take() {
-            // A file that was removed or replaced would take commits and lose them.
-            Some(opened) if opened.file == here => opened,
-            Some(gone) => {
-                drop(gone);
-                open(&self.slot.options, create)?
-            }
-            None => open(&self.slot.options, create)?,
-        };
-        Ok(Held { opened, slot: Arc::clone(&self.slot), since: Instant::now(), _turn: turn })
+        self.read(|connection| failure::dead_letter(connection, name, key))
     }
 
     /// Reads with a connection that is kept for it; no lock is waited for.
@@ -369,16 +241,7 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let place = || self.slot.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        let here = FileIdentity::of(&self.slot.options.path);
-        let kept = place().take().filter(|opened| opened.file == here);
-        let opened = match kept {
-            Some(opened) => opened,
-            None => open_reader(&self.slot.options)?,
-        };
-        let done = work(&opened.connection);
-        *place() = Some(opened);
-        done
+        self.slot.read(work)
     }
 
     /// Writes in one transaction of our own.
@@ -397,37 +260,23 @@ impl SqliteStore {
         }
     }
 
+    /// The write connection with the file's lock, in a transaction.
     pub(super) async fn lock(&self) -> Result<Held, StoreError> {
-        if self.slot.yields() {
-            tokio::time::sleep(YIELD).await;
-        }
-        self.lock_held(self.take_turn(false).await?).await
+        self.slot.lock().await
     }
 
-    /// BEGIN IMMEDIATE, with many short tries: the thread goes on between them, and a gap between two
-    /// transactions of a busy process is met sooner than by SQLite's own growing waits.
-    async fn lock_held(&self, mut held: Held) -> Result<Held, StoreError> {
-        let deadline = Instant::now() + self.slot.options.lock_timeout;
-        let mut tries = 0_u64;
-        loop {
-            match held.opened.connection.execute_batch("BEGIN IMMEDIATE") {
-                Ok(()) => {
-                    held.since = Instant::now();
-                    return Ok(held);
-                }
-                Err(error) if is_busy(&error) => {
-                    self.slot.met_busy();
-                    if Instant::now() >= deadline {
-                        held.give_back();
-                        return Err(waited_too_long(&self.slot.options, "another process").with_source(error));
-                    }
-                }
-                Err(error) => return Err(migrate::own_error(&held.opened.connection, "beginning", error)),
-            }
-            tries += 1;
-            let jitter = RandomState::new().hash_one(tries) % 4;
-            tokio::time::sleep(Duration::from_millis(1 + jitter)).await;
-        }
+    /// The write connection, outside of a transaction.
+    pub(super) async fn turn(&self) -> Result<Held, StoreError> {
+        self.slot.turn(false).await
+    }
+
+    /// Writes what has to survive this process and not a power cut ([`Held::write_unwaited`]); the connection with
+    /// the turn of this process goes on to whoever asked.
+    pub(super) async fn write_unwaited<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<(Held, T), StoreError> {
+        self.turn().await?.write_unwaited(work).await
     }
 }
 
@@ -442,12 +291,6 @@ impl Patience {
     fn allows(&self, error: &StoreError) -> bool {
         error.kind == StoreErrorKind::Conflict && Instant::now() < self.0
     }
-}
-
-fn waited_too_long(options: &SqliteOptions, who: &str) -> StoreError {
-    let text =
-        format!("{who} held the write lock of {} for {:?}", options.path.display(), options.lock_timeout);
-    StoreError::new(StoreErrorKind::Conflict, text)
 }
 
 impl Store for SqliteStore {
@@ -471,15 +314,8 @@ impl Store for SqliteStore {
         consumer: &ConsumerKey,
         ids: &[ClaimRequest],
     ) -> Result<(Self::Tx, Vec<Claim>), StoreError> {
-        let held = self.lock().await?;
-        // Nothing below waits: a future dropped above holds no open transaction.
-        match inbox::claim_batch(&held.opened.connection, consumer, ids) {
-            Ok(claimed) => Ok((held.into_tx(claimed.first), claimed.claims)),
-            Err(error) => {
-                let _ = held.roll_back();
-                Err(error)
-            }
-        }
+        // A future that is dropped holds no open transaction: nothing waits behind the lock.
+        claimed(self.lock().await?, consumer, ids)
     }
 
     async fn record(
@@ -503,12 +339,7 @@ impl Store for SqliteStore {
     }
 
     async fn abandon(&self, tx: Self::Tx) {
-        let Tx { held, .. } = tx;
-        held.opened.guard.set_mode(Mode::Own);
-        if !held.opened.connection.is_autocommit() {
-            // Closing rolls back as well; this frees the lock even if closing is late.
-            let _ = held.opened.connection.execute_batch("ROLLBACK");
-        }
+        tx.held.close();
     }
 
     fn classify(&self, tx: &Self::Tx, error: &(dyn Error + 'static)) -> Option<Fault> {
@@ -527,6 +358,21 @@ impl Store for SqliteStore {
     }
 }
 
+/// Claims ids in the transaction that a held connection has just begun.
+pub(super) fn claimed(
+    held: Held,
+    consumer: &ConsumerKey,
+    ids: &[ClaimRequest],
+) -> Result<(Tx, Vec<Claim>), StoreError> {
+    match inbox::claim_batch(held.connection(), consumer, ids) {
+        Ok(claimed) => Ok((Tx::of(held, claimed.first), claimed.claims)),
+        Err(error) => {
+            let _ = held.roll_back();
+            Err(error)
+        }
+    }
+}
+
 fn swallowed() -> StoreError {
     let text = "SQLite had rolled the transaction back after an error (a full disk, an interrupted statement) that the handler did not return";
     StoreError::new(StoreErrorKind::Swallowed, text)
@@ -541,7 +387,8 @@ fn end(tx: Tx) -> Result<(), StoreError> {
         return Err(StoreError::new(StoreErrorKind::TransactionEnded, text));
     }
     if held.opened.connection.is_autocommit() {
-        held.give_back();
+        // Whatever the handler ran since then ran outside of a transaction, PRAGMA synchronous too.
+        held.close();
         return Err(swallowed());
     }
     held.opened.guard.set_mode(Mode::Own);

@@ -13,5 +13,7 @@ mod parked;
 mod plans;
 mod race;
 mod redrive;
+mod starts;
 mod store;
 mod support;
+mod unwaited;

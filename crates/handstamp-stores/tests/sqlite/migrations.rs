@@ -1,8 +1,11 @@
 //! Migration on SQLite: once, by checksum, from many processes, and never over what does not fit.
 
-use crate::support::{beside, letter, number, open, options, park, registered, requests, row};
-use handstamp_core::parked::ParkingStore;
-use handstamp_core::{Claim, ConsumerName, FailureClass, Fingerprint, InboxState, Store, StoreErrorKind};
+use crate::support::{attempt, beside, id, letter, number, open, options, park, registered, requests, row};
+use handstamp_core::parked::{ParkingStore, Resumed};
+use handstamp_core::{
+    Claim, ConsumerName, FailureClass, Fingerprint, InboxState, Owner, StartStore, Starter, Store,
+    StoreErrorKind,
+};
 use handstamp_stores::redrive::{Operation, Redrive, Redriven};
 use handstamp_stores::rows::DeadLetterKey;
 use handstamp_stores::sqlite::{self, Setup, SqliteOptions, SqliteStore};
@@ -38,7 +41,7 @@ async fn a_new_file_is_migrated_once() {
     );
     SqliteStore::open(options(&folder)).await.unwrap();
     assert_eq!(number(&beside(&folder), "SELECT count(*) FROM accounts"), 1, "the setup file ran once");
-    assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_migrations"), 2);
+    assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_migrations"), 3);
 }
 
 #[tokio::test]
@@ -50,7 +53,7 @@ async fn a_file_with_tables_is_migrated_only_when_asked() {
     assert_eq!(number(&beside(&folder), TABLES), 1);
     assert_eq!(
         SqliteStore::migrate(options(&folder)).await.unwrap().ran,
-        ["0001_inbox.sql", "0002_parked.sql", "schema.sql"]
+        ["0001_inbox.sql", "0002_parked.sql", "0003_starts.sql", "schema.sql"]
     );
     SqliteStore::open(options(&folder)).await.unwrap();
 }
@@ -62,14 +65,23 @@ async fn the_printed_sql_makes_the_same_tables() {
     by_hand.execute_batch(&sqlite::show_sql()).unwrap();
     assert_eq!(sqlite::migrate(&by_hand).unwrap().ran, Vec::<String>::new());
     let by_us = Connection::open_in_memory().unwrap();
-    assert_eq!(sqlite::migrate(&by_us).unwrap().ran, ["0001_inbox.sql", "0002_parked.sql"]);
-    let schema = |connection: &Connection| -> Vec<String> {
-        let mut all =
-            connection.prepare("SELECT coalesce(sql, name) FROM sqlite_schema ORDER BY name").unwrap();
-        let rows = all.query_map([], |row| row.get(0)).unwrap();
-        rows.collect::<Result<_, _>>().unwrap()
-    };
+    let ran = sqlite::migrate(&by_us).unwrap().ran;
+    assert_eq!(ran, ["0001_inbox.sql", "0002_parked.sql", "0003_starts.sql"]);
     assert_eq!(schema(&by_hand), schema(&by_us));
+}
+
+fn schema(connection: &Connection) -> Vec<String> {
+    texts(connection, "SELECT coalesce(sql, name) FROM sqlite_schema ORDER BY name")
+}
+
+fn tables(connection: &Connection) -> Vec<String> {
+    texts(connection, "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+}
+
+fn texts(connection: &Connection, sql: &str) -> Vec<String> {
+    let mut all = connection.prepare(sql).unwrap();
+    let rows = all.query_map([], |row| row.get(0)).unwrap();
+    rows.collect::<Result<_, _>>().unwrap()
 }
 
 #[tokio::test]
@@ -116,12 +128,12 @@ async fn tables_of_another_program_are_refused() {
         )
         .unwrap()
     };
-    newer(3);
-    SqliteStore::open(options(&folder)).await.unwrap();
     newer(4);
+    SqliteStore::open(options(&folder)).await.unwrap();
+    newer(5);
     refused(options(&folder), StoreErrorKind::NotMigrated, "newer program").await;
     eyes.execute_batch(
-        "DELETE FROM handstamp_migrations WHERE number > 2; UPDATE handstamp_migrations SET checksum = x'00'",
+        "DELETE FROM handstamp_migrations WHERE number > 3; UPDATE handstamp_migrations SET checksum = x'00'",
     )
     .unwrap();
     refused(options(&folder), StoreErrorKind::NotMigrated, "another content").await;
@@ -170,7 +182,8 @@ async fn a_file_of_the_first_version_is_brought_up_when_asked_and_keeps_its_data
         assert!(error.message.contains("handstamp migrate"), "{error}");
     }
     assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_migrations"), 1);
-    assert_eq!(SqliteStore::migrate(unset(&folder)).await.unwrap().ran, ["0002_parked.sql"]);
+    let ran = SqliteStore::migrate(unset(&folder)).await.unwrap().ran;
+    assert_eq!(ran, ["0002_parked.sql", "0003_starts.sql"]);
     let store = SqliteStore::open(unset(&folder)).await.unwrap();
     let consumer = registered(&store, "wallet").await;
     let (tx, claims) = store.begin(&consumer, &requests(["applied", "dead"])).await.unwrap();
@@ -209,7 +222,7 @@ async fn what_needs_the_second_version_says_so() {
     let broken = store.parked(&name, None, 10).await.unwrap_err();
     assert_eq!(broken.kind, StoreErrorKind::NotMigrated);
     assert!(broken.message.contains("handstamp_parked is missing"), "{broken}");
-    eyes.execute_batch("DELETE FROM handstamp_migrations WHERE number = 2").unwrap();
+    eyes.execute_batch("DELETE FROM handstamp_migrations WHERE number >= 2").unwrap();
     let operation = Operation { number: [1; 16], done_by: "me".into(), why: "fixed".into() };
     registered(&store, "wallet").await;
     for error in [
@@ -221,6 +234,67 @@ async fn what_needs_the_second_version_says_so() {
         assert_eq!(error.kind, StoreErrorKind::NotMigrated, "{error}");
         assert!(error.message.contains("0002_parked.sql has not run"), "{error}");
     }
+}
+
+/// A file that a program of the second version made: an applied message, a parked one that failed once, and one that
+/// was sent back.
+async fn second_version(folder: &TempDir) {
+    let store = SqliteStore::open(unset(folder)).await.unwrap();
+    let consumer = registered(&store, "wallet").await;
+    park(&store, &consumer, &[row("parked", Some(1)), row("behind", Some(1))]).await;
+    let (mut tx, rows) = store.take_due(&consumer, 10).await.unwrap().unwrap();
+    let again = Resumed::Again { wait: std::time::Duration::ZERO, failed: attempt(1) };
+    store.resume(&mut tx, &consumer, &[(rows[0].dedup, again)]).await.unwrap();
+    store.commit(tx).await.unwrap();
+    let dead = letter(Some(b"dead"), FailureClass::Sql);
+    let (mut tx, _) = store.begin(&consumer, &requests(["applied", "dead"])).await.unwrap();
+    store.record(&mut tx, &consumer, std::slice::from_ref(&dead)).await.unwrap();
+    store.commit(tx).await.unwrap();
+    let redrive = Redrive { dead_letter: DeadLetterKey(dead.dedup()), new_id: None, order_key: None };
+    let operation = Operation { number: [1; 16], done_by: "me".into(), why: "fixed".into() };
+    let name = ConsumerName::new("wallet").unwrap();
+    assert_eq!(store.redrive(&name, &[redrive], &operation).await.unwrap(), [Redriven::Parked]);
+    drop(store);
+    let by_hand = Connection::open_in_memory().unwrap();
+    let sql = sqlite::show_sql();
+    let second = sql.split("-- What processes are about to hand").next().unwrap();
+    by_hand.execute_batch(&format!("{second}COMMIT;")).unwrap();
+    // What that program did not make goes.
+    let file = beside(folder);
+    let known = tables(&by_hand);
+    for table in tables(&file).iter().filter(|table| !known.contains(table)) {
+        file.execute_batch(&format!("DROP TABLE {table}")).unwrap();
+    }
+    file.execute_batch("DELETE FROM handstamp_migrations WHERE number > 2").unwrap();
+    assert_eq!(schema(&file), schema(&by_hand));
+}
+
+#[tokio::test]
+async fn a_file_of_the_second_version_keeps_what_is_parked_and_its_history() {
+    let folder = TempDir::new().unwrap();
+    second_version(&folder).await;
+    let error = SqliteStore::open(unset(&folder)).await.unwrap_err();
+    assert_eq!(error.kind, StoreErrorKind::NotMigrated, "{error}");
+    assert!(error.message.contains("0003_starts.sql has not run"), "{error}");
+    assert_eq!(SqliteStore::migrate(unset(&folder)).await.unwrap().ran, ["0003_starts.sql"]);
+    let store = SqliteStore::open(unset(&folder)).await.unwrap();
+    let consumer = registered(&store, "wallet").await;
+    let name = ConsumerName::new("wallet").unwrap();
+    let parked = DeadLetterKey(row("parked", None).letter.dedup());
+    assert_eq!(store.attempts(&name, parked).await.unwrap(), [attempt(1)]);
+    assert_eq!(store.audit(&name, None, 10).await.unwrap().len(), 1);
+    for (id_text, state) in
+        [("applied", InboxState::Applied), ("parked", InboxState::Parked), ("dead", InboxState::Parked)]
+    {
+        assert_eq!(store.inbox_row(&name, &id(id_text)).await.unwrap().unwrap().state, state, "{id_text}");
+    }
+    let by = Starter { owner: Owner::random(), node: "node/1".into() };
+    let (mut tx, rows) = store.start_due(&consumer, 10, &by).await.unwrap().unwrap();
+    assert_eq!(rows.len(), 2, "one waits behind its key");
+    let applied: Vec<_> = rows.iter().map(|row| (row.dedup, Resumed::Applied)).collect();
+    store.resume(&mut tx, &consumer, &applied).await.unwrap();
+    store.commit(tx).await.unwrap();
+    assert_eq!(store.parked_status(&consumer).await.unwrap().count, 1);
 }
 
 /// What a retry would meet at night is met before the first message.
@@ -241,6 +315,13 @@ async fn a_rehearsal_parks_retries_and_gives_up() {
         ("UPDATE", "handstamp_parked"),
         ("DELETE", "handstamp_parked"),
         ("INSERT", "handstamp_attempts"),
+        ("INSERT", "handstamp_starts"),
+        ("UPDATE", "handstamp_starts"),
+        ("DELETE", "handstamp_starts"),
+        ("INSERT", "handstamp_parked_starts"),
+        ("DELETE", "handstamp_parked_starts"),
+        ("INSERT", "handstamp_crashes"),
+        ("DELETE", "handstamp_crashes"),
     ] {
         let broken =
             format!("CREATE TRIGGER no BEFORE {when} ON {table} BEGIN SELECT RAISE(ABORT, 'no'); END");
@@ -251,7 +332,9 @@ async fn a_rehearsal_parks_retries_and_gives_up() {
     }
     // Nothing of it stays, and what was parked is as it was.
     let all = "SELECT (SELECT count(*) FROM handstamp_parked WHERE attempts = 0) * 100
-        + (SELECT count(*) FROM handstamp_inbox) * 10 + (SELECT count(*) FROM handstamp_attempts)";
+        + (SELECT count(*) FROM handstamp_inbox) * 10 + (SELECT count(*) FROM handstamp_attempts)
+        + (SELECT count(*) FROM handstamp_starts) + (SELECT count(*) FROM handstamp_parked_starts)
+        + (SELECT count(*) FROM handstamp_crashes)";
     assert_eq!(number(&eyes, all), 110);
 }
 
@@ -269,7 +352,7 @@ fn many_processes_may_bring_a_file_up_at_once() {
         })
         .collect();
     let ran: usize = starts.into_iter().map(|start| start.join().unwrap().unwrap()).sum();
-    assert_eq!(ran, 1);
+    assert_eq!(ran, 2);
     assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_inbox"), 2);
 }
 

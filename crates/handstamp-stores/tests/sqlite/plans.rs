@@ -43,7 +43,7 @@ fn no_statement_reads_a_whole_table() {
     let connection = Connection::open_in_memory().unwrap();
     sqlite::migrate(&connection).unwrap();
     let all = statements();
-    assert!(all.len() > 25, "{}", all.len());
+    assert!(all.len() > 45, "{}", all.len());
     for (name, sql) in all {
         let lines = plan(&connection, &sql);
         let whole = |line: &&String| {
@@ -72,6 +72,21 @@ fn uses_its_indexes(connection: &Connection) {
         ("audit.sql", "handstamp_audit_by_message (consumer=? AND dedup=?)"),
         ("audit_all.sql", "handstamp_audit_by_number (consumer=?)"),
         ("dead_letter_page.sql", "handstamp_dead_letters_by_time (consumer=? AND"),
+        ("start_end.sql", "handstamp_starts USING PRIMARY KEY (consumer=? AND lane=? AND owner=?)"),
+        ("start_end_all.sql", "handstamp_starts USING PRIMARY KEY (consumer=?)"),
+        ("start_known.sql", "handstamp_starts USING PRIMARY KEY (consumer=? AND lane=?)"),
+        ("start_known.sql", "i USING PRIMARY KEY (id=? AND consumer=?)"),
+        ("start_crashed.sql", "s USING PRIMARY KEY (consumer=? AND lane=?)"),
+        ("start_take_over.sql", "s USING PRIMARY KEY (consumer=? AND lane=?)"),
+        ("start_look.sql", "handstamp_parked_by_due (consumer=? AND due_at_ms<?)"),
+        ("start_look.sql", "s USING PRIMARY KEY (consumer=? AND dedup=?)"),
+        ("start_parked.sql", "(consumer=? AND dedup=?)"),
+        ("start_parked_crashed.sql", "s USING PRIMARY KEY (consumer=? AND dedup=?)"),
+        ("start_parked_end_all.sql", "handstamp_parked_starts_by_owner (consumer=? AND owner=?)"),
+        ("resume_started.sql", "handstamp_parked_starts USING PRIMARY KEY (consumer=? AND dedup=?)"),
+        ("crashes.sql", "c USING PRIMARY KEY (consumer=? AND dedup=?)"),
+        ("crashes_forget.sql", "handstamp_crashes USING PRIMARY KEY (consumer=? AND dedup=?)"),
+        ("crashes_withdraw.sql", "handstamp_crashes_by_owner (consumer=? AND owner=?)"),
     ] {
         let lines = plan(connection, &sql(name));
         assert!(lines.iter().any(|line| line.contains(index)), "{name}: {lines:#?}");
@@ -80,6 +95,7 @@ fn uses_its_indexes(connection: &Connection) {
         "parked_take.sql",
         "parked_page.sql",
         "parked_status.sql",
+        "start_look.sql",
         "attempts.sql",
         "audit.sql",
         "audit_all.sql",
@@ -136,6 +152,7 @@ async fn what_is_due_is_found_past_what_waits_behind_one_key() {
     let costs = [
         ("parked_due.sql", vec![number_of], 60),
         ("parked_take.sql", vec![number_of, 10], 600),
+        ("start_look.sql", vec![number_of, 10, 0], 600),
         // Some steps a row for the count, and no row is read for it.
         ("parked_status.sql", vec![number_of], 400_000),
     ];

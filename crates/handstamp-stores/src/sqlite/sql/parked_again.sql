@@ -1,4 +1,4 @@
--- One parked message, due or not.
+-- One parked message, due or not, or only where it is due (?3).
 -- Lock: the write lock of the transaction is the lock of the row. Index: unique (consumer, dedup).
 SELECT p.dedup, p.failed_at_ms, p.class, p.code, p.reason, p.id, p.attempts,
        p.topic, p.partition, p.position, p.line, p.received_at_ms, p.digest, p.timestamp_ms,
@@ -6,3 +6,4 @@ SELECT p.dedup, p.failed_at_ms, p.class, p.code, p.reason, p.id, p.attempts,
        p.parked_at_ms, CAST(round(unixepoch('now', 'subsec') * 1000) AS INTEGER) - p.parked_at_ms, p.order_key
 FROM handstamp_parked AS p
 WHERE p.consumer = ?1 AND p.dedup = ?2
+  AND (NOT ?3 OR (NOT p.behind AND p.due_at_ms <= CAST(round(unixepoch('now', 'subsec') * 1000) AS INTEGER)))
