@@ -13,10 +13,10 @@ use super::classify::{fault_of, store_error};
 use super::config::PostgresOptions;
 use super::inbox::{ClaimSql, GUARD, open_sql};
 use super::migrate;
-use super::parked;
 use super::pipeline::in_order;
 use super::tls;
-use super::wire::{Coalesce, Coalescing, Wire};
+use super::wire::{Coalesce, Coalescing, ITS_OWN, Wire};
+use super::{parked, starts};
 use futures_util::future::{join, join5};
 use handstamp_core::{StoreError, StoreErrorKind};
 use std::collections::HashMap;
@@ -51,6 +51,8 @@ pub(crate) struct Prepared {
     /// Asked in front of COMMIT.
     pub(crate) guard: Statement,
     pub(crate) commit: Statement,
+    /// The start record, in front of BEGIN.
+    pub(crate) start: Statement,
 }
 
 /// One connection.
@@ -68,6 +70,8 @@ pub(crate) struct Slot {
     pub(crate) effects: Mutex<HashMap<u64, Arc<[Statement]>>>,
     /// Statements for parked messages, from their first use on.
     pub(crate) parked: OnceLock<parked::Statements>,
+    /// Statements for start records, from their first use on.
+    pub(crate) starts: OnceLock<starts::Statements>,
 }
 
 impl Slot {
@@ -191,7 +195,9 @@ impl Slots {
         let known = client.prepare(&self.claim.known);
         let guard = self.options.schema.render(include_str!("sql/guard.sql"), GUARD);
         let open = format!("SELECT {}", open_sql(&self.options, "$1::int8", "$2::bool"));
-        let own = [BEGIN.into(), open, guard, COMMIT.into(), self.claim.many_known.clone()];
+        let start = self.options.schema.render(include_str!("sql/start.sql"), "true");
+        let start = format!("{ITS_OWN}{start}");
+        let own = [BEGIN.into(), open, guard, COMMIT.into(), self.claim.many_known.clone(), start];
         let own = in_order(own.iter().map(|sql| client.prepare(sql)).collect());
         // A server that takes no such setting keeps its own.
         let flight = join(join5(version, one, many, known, own), client.batch_execute(KEEPALIVES));
@@ -201,10 +207,11 @@ impl Slots {
         migrate::check_version(version?, &self.options.schema)?;
         let failed = |e| migrate::prepare_error(&self.options.schema, e);
         let own: Vec<Statement> = own.into_iter().collect::<Result<_, _>>().map_err(failed)?;
-        let [begin, open, guard, commit, claim_known] = <[Statement; 5]>::try_from(own).map_err(|_| {
-            let message = "Postgres did not answer every statement to prepare";
-            StoreError::new(StoreErrorKind::Unavailable, message)
-        })?;
+        let [begin, open, guard, commit, claim_known, start] =
+            <[Statement; 6]>::try_from(own).map_err(|_| {
+                let message = "Postgres did not answer every statement to prepare";
+                StoreError::new(StoreErrorKind::Unavailable, message)
+            })?;
         Ok(Slot {
             client,
             task: Some(task),
@@ -223,9 +230,11 @@ impl Slots {
                 open,
                 guard,
                 commit,
+                start,
             },
             effects: Mutex::new(HashMap::new()),
             parked: OnceLock::new(),
+            starts: OnceLock::new(),
         })
     }
 

@@ -33,6 +33,7 @@ mod classify;
 mod config;
 mod connect;
 mod effect;
+mod facts;
 mod failure;
 mod flight;
 mod inbox;
@@ -41,6 +42,7 @@ mod parked;
 mod pipeline;
 mod redrive;
 mod rehearse;
+mod starts;
 mod store;
 mod tls;
 mod wire;
@@ -48,8 +50,9 @@ mod wire;
 pub use classify::{fault_of, kind_of_code};
 pub use config::{PostgresOptions, SchemaName};
 pub use effect::SqlEffects;
+pub use facts::ServerFacts;
 pub use inbox::{ConsumerName, claim, claim_many, claim_with_digest};
 pub use migrate::{
     MigrateOptions, Migrated, SCHEMA_VERSION, Setup, migrate, migrate_with, show_grants, show_sql,
 };
-pub use store::{PostgresStore, ServerFacts, Tx};
+pub use store::{PostgresStore, Tx};

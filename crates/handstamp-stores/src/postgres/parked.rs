@@ -24,7 +24,8 @@ use handstamp_core::parked::{
     Taken,
 };
 use handstamp_core::{
-    ConsumerKey, CrashPoint, DeadLetter, MessageId, Recorded, Store, StoreError, StoreErrorKind, Timestamp,
+    ConsumerKey, CrashPoint, DeadLetter, MessageId, Owner, Recorded, Store, StoreError, StoreErrorKind,
+    Timestamp,
 };
 use std::collections::HashSet;
 use std::time::Duration;
@@ -34,6 +35,9 @@ use tokio_postgres::{Client, Row, Statement};
 
 /// A hundred years; no wait is longer.
 const WAIT_MAX_MS: i64 = 3_155_760_000_000;
+
+/// The column of `parked_take.sql` that says whether another owner had started the message.
+const SUSPECTED: usize = 23;
 
 /// A message's key, its wait in milliseconds and its order key.
 type Own<'a> = (&'a [u8], i64, Option<&'a [u8]>);
@@ -51,10 +55,11 @@ pub(crate) struct Statements {
     applied: Statement,
     again: Statement,
     dead: Statement,
+    started: Statement,
     status: Statement,
 }
 
-const SQL: [&str; 10] = [
+const SQL: [&str; 11] = [
     include_str!("sql/parked_insert.sql"),
     include_str!("sql/mark_parked.sql"),
     include_str!("sql/attempts_insert.sql"),
@@ -64,6 +69,7 @@ const SQL: [&str; 10] = [
     include_str!("sql/resume_applied.sql"),
     include_str!("sql/resume_again.sql"),
     include_str!("sql/resume_dead.sql"),
+    include_str!("sql/resume_started.sql"),
     include_str!("sql/parked_status.sql"),
 ];
 
@@ -75,9 +81,9 @@ impl Statements {
             .into_iter()
             .collect::<Result<_, _>>()
             .map_err(|e| failed("preparing for parked messages", e))?;
-        let [insert, mark, note, keys, take, take_again, applied, again, dead, status] =
-            <[Statement; 10]>::try_from(prepared).map_err(|_| no_answer("preparing for parked messages"))?;
-        Ok(Self { insert, mark, note, keys, take, take_again, applied, again, dead, status })
+        let [insert, mark, note, keys, take, take_again, applied, again, dead, started, status] =
+            <[Statement; 11]>::try_from(prepared).map_err(|_| no_answer("preparing for parked messages"))?;
+        Ok(Self { insert, mark, note, keys, take, take_again, applied, again, dead, started, status })
     }
 }
 
@@ -151,13 +157,25 @@ impl PostgresStore {
         resume_all(slot, statements, consumer, &[(dedup, dead)]).await
     }
 
+    /// Opens a transaction and locks rows that are due; how many of them, from the first on, may be handled
+    /// together: what another owner had started and did not end is handled alone.
+    pub(super) async fn open_and_take_due(
+        &self,
+        consumer: &ConsumerKey,
+        max: usize,
+        owner: Option<&Owner>,
+    ) -> Result<(Tx, Vec<ParkedMessage>, usize), StoreError> {
+        let (max, owner) = (i64::try_from(max).unwrap_or(i64::MAX), owner.map(|owner| owner.0.as_slice()));
+        self.open_and_take(consumer, |s| &s.take, &[&consumer.id, &max, &owner]).await
+    }
+
     /// Opens a transaction as `begin` does and locks rows, in one flight.
     async fn open_and_take(
         &self,
         consumer: &ConsumerKey,
         take: fn(&Statements) -> &Statement,
-        values: &[Value<'_>; 2],
-    ) -> Result<Taken<Tx>, StoreError> {
+        values: &[Value<'_>],
+    ) -> Result<(Tx, Vec<ParkedMessage>, usize), StoreError> {
         let shared = &self.shared;
         let mut slot = shared.slots.take().await?;
         slot.opened();
@@ -178,10 +196,12 @@ impl PostgresStore {
             begun.map_err(|e| store_error("opening a transaction", e))?;
             opened.map_err(|e| store_error("opening a transaction", e))?;
             let rows = rows.map_err(|e| failed("taking parked messages", e))?;
-            rows.iter().map(|row| parked_of(row).map_err(read_error)?).collect::<Result<Vec<_>, _>>()
+            let together = together(&rows).map_err(read_error)?;
+            let rows = rows.iter().map(|row| parked_of(row).map_err(read_error)?);
+            Ok((rows.collect::<Result<Vec<_>, _>>()?, together))
         };
         match timeout(shared.answer_limit(), taken).await {
-            Ok(Ok(rows)) => Ok((tx, rows)),
+            Ok(Ok((rows, together))) => Ok((tx, rows, together)),
             Ok(Err(error)) => {
                 shared.end_failed(tx, &error).await;
                 Err(error)
@@ -266,8 +286,7 @@ impl ParkingStore for PostgresStore {
     }
 
     async fn take_due(&self, consumer: &ConsumerKey, max: usize) -> Result<Option<Taken<Tx>>, StoreError> {
-        let max = i64::try_from(max).unwrap_or(i64::MAX);
-        let (tx, rows) = self.open_and_take(consumer, |s| &s.take, &[&consumer.id, &max]).await?;
+        let (tx, rows, _) = self.open_and_take_due(consumer, max, None).await?;
         if rows.is_empty() {
             self.rollback(tx).await?;
             return Ok(None);
@@ -279,7 +298,8 @@ impl ParkingStore for PostgresStore {
         let mut seen = HashSet::new();
         let keys: Vec<&[u8]> =
             keys.iter().filter(|key| seen.insert(**key)).map(<[u8; 16]>::as_slice).collect();
-        self.open_and_take(consumer, |s| &s.take_again, &[&consumer.id, &keys]).await
+        let (tx, rows, _) = self.open_and_take(consumer, |s| &s.take_again, &[&consumer.id, &keys]).await?;
+        Ok((tx, rows))
     }
 
     async fn resume(
@@ -355,7 +375,7 @@ async fn park_chunk(
     Ok(())
 }
 
-/// One statement for each kind of outcome and one for the history, in one flight.
+/// One statement for each kind of outcome, one for the history and one for start records, in one flight.
 async fn resume_all(
     slot: &Slot,
     statements: &Statements,
@@ -381,16 +401,21 @@ async fn resume_all(
             }
         }
     }
+    let resumed: Vec<&[u8]> = outcomes.iter().map(|(dedup, _)| dedup.as_slice()).collect();
+    let dead_keys = dead.iter().map(|(dedup, _)| dedup.as_slice());
+    let ended: Vec<&[u8]> = applied.iter().copied().chain(dead_keys).collect();
     let [again, dead, noted] = [again, dead, noted].map(|failures| Failures::of(failures.into_iter()));
     let applied_values: [Value<'_>; 2] = [&consumer, &applied];
     let again_values = again.outcomes(&consumer, &waits);
     let dead_values = dead.outcomes(&consumer, &charges);
     let noted_values = noted.history(&consumer);
-    let groups: [(bool, &Statement, &[Value<'_>]); 4] = [
+    let started_values: [Value<'_>; 3] = [&consumer, &resumed, &ended];
+    let groups: [(bool, &Statement, &[Value<'_>]); 5] = [
         (applied.is_empty(), &statements.applied, &applied_values),
         (again.is_empty(), &statements.again, &again_values),
         (dead.is_empty(), &statements.dead, &dead_values),
         (noted.is_empty(), &statements.note, &noted_values),
+        (resumed.is_empty(), &statements.started, &started_values),
     ];
     let client = slot.client();
     let sent = groups.iter().filter(|(empty, ..)| !empty);
@@ -449,6 +474,16 @@ impl<'a> Failures<'a> {
 fn millis(wait: Duration) -> i64 {
     let ms = wait.as_nanos().div_ceil(1_000_000);
     i64::try_from(ms).unwrap_or(i64::MAX).min(WAIT_MAX_MS)
+}
+
+/// How many rows, from the first on, may be handled together.
+fn together(rows: &[Row]) -> Result<usize, tokio_postgres::Error> {
+    for (at, row) in rows.iter().enumerate() {
+        if row.len() > SUSPECTED && row.try_get(SUSPECTED)? {
+            return Ok(at.max(1));
+        }
+    }
+    Ok(rows.len())
 }
 
 fn parked_of(row: &Row) -> Result<Result<ParkedMessage, StoreError>, tokio_postgres::Error> {

@@ -4,7 +4,7 @@
 //! without rights, a database that is read-only and limits that the server does not take.
 //!
 //! ```text
-//!  schema's version ─► BEGIN, limits ─► register ─► claim ─► dead letter ─► park, take, resume ─► ROLLBACK
+//!  schema's version ─► BEGIN, limits ─► register ─► claim, start ─► dead letter ─► park … ─► ROLLBACK
 //! ```
 
 use super::classify::store_error;
@@ -13,15 +13,15 @@ use super::inbox::{self, Batch, ConsumerParameters, Opening};
 use super::store::{PostgresStore, advisory_key};
 use super::{config::SchemaName, failure};
 use crate::rehearsal::rehearsed_letter;
-use handstamp_core::{ClaimRequest, ConsumerName, DeadLetter, Fingerprint, StoreError};
+use handstamp_core::{ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fingerprint, StoreError};
 use tokio_postgres::types::Type;
 
 /// No consumer has it.
 const NOBODY: i16 = 0;
 
 impl PostgresStore {
-    /// Does what a run does up to its first message, and a claim, a dead letter and a parked message of its own,
-    /// and takes everything back. True when the consumer's name was registered before.
+    /// Does what a run does up to its first message, and a claim, a dead letter, start records and a parked
+    /// message of its own, and takes everything back. True when the consumer's name was registered before.
     ///
     /// # Errors
     /// Whatever would end or stop a run: `NotMigrated`, `FingerprintMismatch`, `SchemaMismatch` where the
@@ -30,7 +30,8 @@ impl PostgresStore {
         // An error leaves the slot open: it is then closed, and the server rolls back.
         self.with_slot(async |slot| {
             let (known, consumer, letter) = rehearse_in(slot, self.schema(), name, fingerprint).await?;
-            self.rehearse_parking(slot, consumer, letter).await?;
+            self.rehearse_starts(slot, &consumer, &letter).await?;
+            self.rehearse_parking(slot, consumer.id, letter).await?;
             let rolled_back = slot.client().batch_execute("ROLLBACK").await;
             rolled_back.map(|()| known).map_err(|e| store_error("rolling back", e))
         })
@@ -43,7 +44,7 @@ async fn rehearse_in(
     schema: &SchemaName,
     name: &ConsumerName,
     fingerprint: &Fingerprint,
-) -> Result<(bool, i16, DeadLetter), StoreError> {
+) -> Result<(bool, ConsumerKey, DeadLetter), StoreError> {
     let client = slot.client();
     let failed = |e| store_error("opening a transaction", e);
     client.execute(&slot.prepared.begin, &[]).await.map_err(failed)?;
@@ -67,5 +68,5 @@ async fn rehearse_in(
         .await
         .map_err(inbox::claim_error)?;
     failure::record(client, schema, consumer.id, std::slice::from_ref(&letter)).await?;
-    Ok((known, consumer.id, letter))
+    Ok((known, consumer, letter))
 }

@@ -1,4 +1,5 @@
-//! The `Store`: BEGIN, settings and claim in one flight; COMMIT behind a guard.
+//! The `Store`: BEGIN, settings and claim in one flight; COMMIT behind a guard. Where there is a start record, it
+//! stands in front of BEGIN in the same flight, a transaction of its own.
 //!
 //! Authoritative: the server. The driver shows neither transaction status nor command tag, and a bare
 //! COMMIT answers Ok after the server rolled back; so the claim asks whether BEGIN opened its transaction, and
@@ -25,9 +26,10 @@ use super::effect::EffectFailure;
 use super::failure;
 use super::inbox::{self, Batch, ClaimSql, ConsumerParameters, Opening};
 use super::migrate::{MigrateOptions, Migrated, migrate_with};
+use super::starts::{StartRow, start_and_claim};
 use futures_util::future::{join, maybe_done};
 use handstamp_core::{
-    Claim, ClaimRequest, ConsumerKey, ConsumerName, CrashPoint, DeadLetter, Fault, Fingerprint, Recorded,
+    Begun, ClaimRequest, ConsumerKey, ConsumerName, CrashPoint, DeadLetter, Fault, Fingerprint, Recorded,
     Store, StoreCapabilities, StoreError, StoreErrorKind,
 };
 use std::collections::HashMap;
@@ -41,7 +43,6 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
 /// Added to the server's own limits before an answer is given up.
@@ -139,30 +140,6 @@ impl PostgresStore {
         migrate_with(&client, &options).await
     }
 
-    /// What the server is and how it is set up; the schema need not be there.
-    ///
-    /// # Errors
-    /// `Unavailable`.
-    pub async fn facts(&self) -> Result<ServerFacts, StoreError> {
-        let client = self.shared.slots.connect_bare().await?;
-        let sql = self.schema().render(include_str!("sql/facts.sql"), "true");
-        let lock_timeout_s = self.options().lock_timeout.as_secs_f64();
-        let failed = |e| store_error("asking the server how it is set up", e);
-        let row = client.query_typed_one(&sql, &[(&lock_timeout_s, Type::FLOAT8)]).await.map_err(failed)?;
-        let read = || -> Result<ServerFacts, tokio_postgres::Error> {
-            Ok(ServerFacts {
-                version_num: row.try_get(0)?,
-                fsync: row.try_get(1)?,
-                full_page_writes: row.try_get(2)?,
-                synchronous_commit: row.try_get(3)?,
-                in_recovery: row.try_get(4)?,
-                deadlock_before_lock_timeout: row.try_get(5)?,
-                encoding: row.try_get(6)?,
-            })
-        };
-        read().map_err(failed)
-    }
-
     pub(crate) fn schema(&self) -> &SchemaName {
         &self.shared.slots.options.schema
     }
@@ -183,25 +160,6 @@ impl PostgresStore {
         }
         outcome
     }
-}
-
-/// How a server is set up, for `check`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerFacts {
-    /// `server_version_num`, as 180006.
-    pub version_num: i32,
-    /// `fsync`: off loses committed transactions in a crash.
-    pub fsync: bool,
-    /// `full_page_writes`: off can tear pages in a crash.
-    pub full_page_writes: bool,
-    /// `synchronous_commit` of this role in this database; `off` is raised by every commit of ours.
-    pub synchronous_commit: String,
-    /// True on a standby, which takes no claims.
-    pub in_recovery: bool,
-    /// `deadlock_timeout` < `lock_timeout`: a deadlock is told from a queue.
-    pub deadlock_before_lock_timeout: bool,
-    /// `server_encoding`; must be UTF8.
-    pub encoding: String,
 }
 
 impl Shared {
@@ -271,12 +229,13 @@ impl Shared {
         tx: &Tx,
         consumer: &ConsumerKey,
         batch: &mut Batch,
+        start: Option<&StartRow>,
     ) -> Result<(), StoreError> {
         let (parameters, opening) = self.opening(consumer);
-        // Both are sent before the first is answered, in one flight: what stands behind a failed statement is
+        // All are sent before the first is answered, in one flight: what stands behind a failed statement is
         // skipped. Where a connection cannot coalesce, the claim does nothing outside of a transaction of ours.
         let flight = tx.slot.coalesce();
-        let rows = begin_and_claim(&tx.slot, batch, &parameters, &opening).await?;
+        let rows = start_and_claim(&tx.slot, batch, &parameters, &opening, start).await?;
         drop(flight);
         self.answer_claims(&tx.slot, &parameters, &rows, batch).await
     }
@@ -303,12 +262,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Guard and COMMIT, and behind them in the same write, with a Sync of its own, the next BEGIN and claim.
+    /// Guard and COMMIT, and behind them in the same write, with a Sync of its own, the next BEGIN and claim; the
+    /// start record, with its own, between both.
     async fn commit_and_open(
         &self,
         slot: &Slot,
         consumer: &ConsumerKey,
         batch: &mut Batch,
+        start: Option<&StartRow>,
         durable: oneshot::Sender<()>,
     ) -> Result<std::time::Instant, NotOpen> {
         let (parameters, opening) = self.opening(consumer);
@@ -318,7 +279,7 @@ impl Shared {
             let _flight = slot.coalesce();
             let committed = CrashPoint::CommitSent.between_sending_and_answer(guard_and_commit(slot));
             let mut committed = pin!(maybe_done(committed));
-            let mut opened = pin!(maybe_done(begin_and_claim(slot, batch, &parameters, &opening)));
+            let mut opened = pin!(maybe_done(start_and_claim(slot, batch, &parameters, &opening, start)));
             // The first poll of each sends it.
             poll_fn(|context| {
                 let _ = committed.as_mut().poll(context);
@@ -353,6 +314,70 @@ impl Shared {
     }
 }
 
+impl PostgresStore {
+    /// `begin`, with or without a start record in front.
+    pub(super) async fn begin_with(
+        &self,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        start: Option<&StartRow>,
+    ) -> Result<Begun<Tx>, StoreError> {
+        let shared = &self.shared;
+        let mut slot = shared.slots.take().await?;
+        slot.opened();
+        let opened_at = std::time::Instant::now();
+        let tx = Tx { slot, consumer: consumer.id, opened_at, shared: shared.clone() };
+        let mut batch = Batch::new(ids);
+        match timeout(shared.answer_limit(), shared.open_and_claim(&tx, consumer, &mut batch, start)).await {
+            Ok(Ok(())) => Ok((tx, batch.claims(ids))),
+            Ok(Err(error)) => {
+                shared.end_failed(tx, &error).await;
+                Err(error)
+            }
+            Err(_) => {
+                tx.slot.abandon().await;
+                Err(no_answer_to_claim())
+            }
+        }
+    }
+
+    /// `commit_and_begin`, with or without a start record between both.
+    pub(super) async fn commit_and_begin_with(
+        &self,
+        tx: Tx,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        start: Option<&StartRow>,
+        durable: oneshot::Sender<()>,
+    ) -> Result<Option<Begun<Tx>>, StoreError> {
+        let shared = &self.shared;
+        if tx.slot.is_stale() {
+            // The next transaction needs another connection.
+            self.commit(tx).await?;
+            let _ = durable.send(());
+            return Ok(None);
+        }
+        let mut batch = Batch::new(ids);
+        match shared.commit_and_open(&tx.slot, consumer, &mut batch, start, durable).await {
+            Ok(opened_at) => Ok(Some((Tx { opened_at, ..tx }, batch.claims(ids)))),
+            Err(NotOpen::NotCommitted { error, answered }) => {
+                if answered {
+                    shared.end_failed(tx, &error).await;
+                } else {
+                    shared.note(tx.consumer, code_of(&error).as_deref());
+                    tx.slot.abandon().await;
+                }
+                Err(error)
+            }
+            Err(NotOpen::NotBegun(error)) => {
+                tracing::debug!(target: "handstamp", %error, "committed; the next transaction was not opened with it");
+                shared.end_failed(tx, &error).await;
+                Ok(None)
+            }
+        }
+    }
+}
+
 /// Why no transaction is open behind a commit.
 enum NotOpen {
     /// `answered`: nothing is under way any more on the connection.
@@ -382,28 +407,8 @@ impl Store for PostgresStore {
         .await
     }
 
-    async fn begin(
-        &self,
-        consumer: &ConsumerKey,
-        ids: &[ClaimRequest],
-    ) -> Result<(Tx, Vec<Claim>), StoreError> {
-        let shared = &self.shared;
-        let mut slot = shared.slots.take().await?;
-        slot.opened();
-        let opened_at = std::time::Instant::now();
-        let tx = Tx { slot, consumer: consumer.id, opened_at, shared: shared.clone() };
-        let mut batch = Batch::new(ids);
-        match timeout(shared.answer_limit(), shared.open_and_claim(&tx, consumer, &mut batch)).await {
-            Ok(Ok(())) => Ok((tx, batch.claims(ids))),
-            Ok(Err(error)) => {
-                shared.end_failed(tx, &error).await;
-                Err(error)
-            }
-            Err(_) => {
-                tx.slot.abandon().await;
-                Err(no_answer_to_claim())
-            }
-        }
+    async fn begin(&self, consumer: &ConsumerKey, ids: &[ClaimRequest]) -> Result<Begun<Tx>, StoreError> {
+        self.begin_with(consumer, ids, None).await
     }
 
     async fn record(
@@ -453,32 +458,8 @@ impl Store for PostgresStore {
         consumer: &ConsumerKey,
         ids: &[ClaimRequest],
         durable: oneshot::Sender<()>,
-    ) -> Result<Option<(Tx, Vec<Claim>)>, StoreError> {
-        let shared = &self.shared;
-        if tx.slot.is_stale() {
-            // The next transaction needs another connection.
-            self.commit(tx).await?;
-            let _ = durable.send(());
-            return Ok(None);
-        }
-        let mut batch = Batch::new(ids);
-        match shared.commit_and_open(&tx.slot, consumer, &mut batch, durable).await {
-            Ok(opened_at) => Ok(Some((Tx { opened_at, ..tx }, batch.claims(ids)))),
-            Err(NotOpen::NotCommitted { error, answered }) => {
-                if answered {
-                    shared.end_failed(tx, &error).await;
-                } else {
-                    shared.note(tx.consumer, code_of(&error).as_deref());
-                    tx.slot.abandon().await;
-                }
-                Err(error)
-            }
-            Err(NotOpen::NotBegun(error)) => {
-                tracing::debug!(target: "handstamp", %error, "committed; the next transaction was not opened with it");
-                shared.end_failed(tx, &error).await;
-                Ok(None)
-            }
-        }
+    ) -> Result<Option<Begun<Tx>>, StoreError> {
+        self.commit_and_begin_with(tx, consumer, ids, None, durable).await
     }
 
     async fn rollback(&self, tx: Tx) -> Result<(), StoreError> {
@@ -514,7 +495,7 @@ impl Store for PostgresStore {
 }
 
 /// BEGIN and the claim, both sent by the first poll; the rows that were inserted.
-async fn begin_and_claim(
+pub(super) async fn begin_and_claim(
     slot: &Slot,
     batch: &Batch,
     parameters: &ConsumerParameters,
@@ -556,7 +537,7 @@ async fn guard_and_commit(slot: &Slot) -> Result<(), StoreError> {
     committed.map(drop).map_err(unknown)
 }
 
-fn no_answer_to_claim() -> StoreError {
+pub(super) fn no_answer_to_claim() -> StoreError {
     StoreError::new(StoreErrorKind::Unavailable, "Postgres did not answer BEGIN and claim in time")
 }
 

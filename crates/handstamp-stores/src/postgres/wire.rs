@@ -7,8 +7,9 @@
 //!
 //! Authoritative: the server. Behind an error it skips everything up to the next Sync; each statement it
 //! skipped is answered here with 25P02, as the server itself answers inside of an aborted transaction.
-//! The Sync behind a COMMIT always stays: its answer is not to wait for what follows it in the same write,
-//! nor what follows be skipped because the commit failed.
+//! The Sync behind a COMMIT and the one behind a start record always stay: their answers are not to wait for what
+//! follows in the same write, nor what follows be skipped because they failed; and it is its own Sync that makes
+//! a start record durable, whatever becomes of the transaction behind it.
 //! Outside of our flights nothing is left out or added: a handler's statements pass as they are.
 //!
 //! ```text
@@ -38,6 +39,8 @@ const READ_BYTES: usize = 16 * 1024;
 const ERROR_HEAD_BYTES: usize = 128;
 /// The code that asks a server for TLS.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+/// How the text of the start record's statement begins, whose transaction is its own: the Sync behind it stays.
+pub(crate) const ITS_OWN: &str = "/* a transaction of its own */ ";
 /// Says to the driver that a statement is answered whole.
 const READY: [u8; 6] = [b'Z', 0, 0, 0, 5, b'T'];
 /// The fields of the answer to a statement that was skipped.
@@ -287,8 +290,10 @@ struct Outgoing {
     frames: Vec<(u8, usize)>,
     /// The name under which COMMIT was prepared.
     commit: Option<Vec<u8>>,
-    /// What is bound and not yet executed is COMMIT.
-    commits: bool,
+    /// The name under which the statement was prepared whose transaction is its own.
+    own: Option<Vec<u8>>,
+    /// What is bound and not yet executed ends a transaction.
+    ends: bool,
     ready: BytesMut,
 }
 
@@ -300,9 +305,9 @@ impl Outgoing {
         let mut from = 0;
         for at in 0..self.frames.len() {
             let (kind, to) = self.frames[at];
-            self.watch_for_commit(kind, from, to);
+            self.watch_for_ends(kind, from, to);
             match kind {
-                b'S' if coalesce && !self.commits && self.may_be_left_out(at) => {
+                b'S' if coalesce && !self.ends && self.may_be_left_out(at) => {
                     awaited.push_back(Awaited::Held)
                 }
                 _ => {
@@ -340,15 +345,20 @@ impl Outgoing {
         }
     }
 
-    /// Knows COMMIT by the name that its Parse gives it, and by the Bind that takes it up.
-    fn watch_for_commit(&mut self, kind: u8, from: usize, to: usize) {
+    /// Knows what ends a transaction by the name that its Parse gives it, and by the Bind that takes it up.
+    fn watch_for_ends(&mut self, kind: u8, from: usize, to: usize) {
         let mut texts = self.partial[from..to].get(5..).unwrap_or_default().split(|&byte| byte == 0);
         match (kind, texts.next(), texts.next()) {
             // The first is ours, prepared at connect; a handler's own gets another name.
             (b'P', Some(name), Some(sql)) if sql == COMMIT.as_bytes() => {
                 self.commit.get_or_insert_with(|| name.to_vec());
             }
-            (b'B', Some(_portal), Some(name)) => self.commits = self.commit.as_deref() == Some(name),
+            (b'P', Some(name), Some(sql)) if sql.starts_with(ITS_OWN.as_bytes()) => {
+                self.own.get_or_insert_with(|| name.to_vec());
+            }
+            (b'B', Some(_portal), Some(name)) => {
+                self.ends = [&self.commit, &self.own].into_iter().flatten().any(|end| end == name);
+            }
             _ => {}
         }
     }

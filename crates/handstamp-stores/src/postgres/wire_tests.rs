@@ -151,28 +151,76 @@ async fn a_copy_takes_the_sync_that_came_with_its_statement() {
     assert_eq!(read(&mut stream, frames("2CZ2CZ").len()).await, "2CZ2CZ");
 }
 
-#[tokio::test]
-async fn the_sync_behind_a_commit_stays() {
+/// A stream on which statements were prepared, each under its name.
+async fn prepared(statements: &[(&str, &str)]) -> (Coalesced<DuplexStream>, Coalesce, DuplexStream) {
     let (mut stream, coalesce, mut far) = logged_in().await;
-    let prepare = [frame(b'P', b"s7\0COMMIT\0\0\0"), frames("S")].concat();
-    stream.write_all(&prepare).await.unwrap();
-    far.write_all(&frames("1Z")).await.unwrap();
-    assert_eq!(read(&mut stream, frames("1Z").len()).await, "1Z");
-    let mut seen = vec![0; prepare.len()];
-    far.read_exact(&mut seen).await.unwrap();
-    let _flight = coalesce.start();
-    let run = |name: &str| [frame(b'B', format!("\0{name}\0\0\0").as_bytes()), frames("ES")].concat();
-    // Guard and COMMIT, then BEGIN and the claim.
-    let flight = [run("s6"), run("s7"), run("s5"), run("s4")].concat();
+    for (name, sql) in statements {
+        let prepare = [frame(b'P', format!("{name}\0{sql}\0\0\0").as_bytes()), frames("S")].concat();
+        stream.write_all(&prepare).await.unwrap();
+        far.write_all(&frames("1Z")).await.unwrap();
+        assert_eq!(read(&mut stream, frames("1Z").len()).await, "1Z");
+        let mut seen = vec![0; prepare.len()];
+        far.read_exact(&mut seen).await.unwrap();
+        assert_eq!(seen, prepare);
+    }
+    (stream, coalesce, far)
+}
+
+/// Runs prepared statements in one write; what the server is sent.
+async fn run(stream: &mut Coalesced<DuplexStream>, far: &mut DuplexStream, names: &[&str]) -> String {
+    let run = |name: &&str| [frame(b'B', format!("\0{name}\0\0\0").as_bytes()), frames("ES")].concat();
+    let flight = names.iter().flat_map(run).collect::<Vec<u8>>();
     assert_eq!(stream.write(&flight).await.unwrap(), flight.len());
     stream.flush().await.unwrap();
     let mut sent = vec![0; 1 << 12];
     let length = far.read(&mut sent).await.unwrap();
-    assert_eq!(kinds(&sent[..length]), "BEBESBEBES");
+    kinds(&sent[..length])
+}
+
+#[tokio::test]
+async fn the_sync_behind_a_commit_stays() {
+    let (mut stream, coalesce, mut far) = prepared(&[("s7", "COMMIT")]).await;
+    let _flight = coalesce.start();
+    // Guard and COMMIT, then BEGIN and the claim.
+    let sent = run(&mut stream, &mut far, &["s6", "s7", "s5", "s4"]).await;
+    assert_eq!(sent, "BEBESBEBES");
     // A commit that fails is skipped up to its own Sync: what follows runs.
     far.write_all(&[error("ERROR"), frames("Z2C2CZ")].concat()).await.unwrap();
     drop(far);
     assert_eq!(read_all(&mut stream).await, "EZeZ2CZ2CZ");
+}
+
+fn start_record() -> String {
+    format!("{ITS_OWN}INSERT INTO starts")
+}
+
+#[tokio::test]
+async fn the_sync_behind_a_start_record_stays() {
+    let (mut stream, coalesce, mut far) = prepared(&[("s7", "COMMIT"), ("s8", &start_record())]).await;
+    let flight = coalesce.start();
+    // In front of BEGIN and the claim; the claim fails, the start record does not.
+    assert_eq!(run(&mut stream, &mut far, &["s8", "s5", "s4"]).await, "BESBEBES");
+    far.write_all(&[frames("2CZ2C"), error("ERROR"), frames("Z")].concat()).await.unwrap();
+    assert_eq!(read(&mut stream, [frames("2CZ2CZ"), error("ERROR"), frames("Z")].concat().len()).await, "2CZ2CZEZ");
+    // Behind guard and COMMIT. A start record that fails is answered by the server, and the claim runs.
+    assert_eq!(run(&mut stream, &mut far, &["s6", "s7", "s8", "s5", "s4"]).await, "BEBESBESBEBES");
+    far.write_all(&[frames("2C2CZ"), error("ERROR"), frames("Z2C2CZ")].concat()).await.unwrap();
+    let answers = [frames("2CZ2CZ"), error("ERROR"), frames("Z2CZ2CZ")].concat();
+    assert_eq!(read(&mut stream, answers.len()).await, "2CZ2CZEZ2CZ2CZ");
+    // A guard that fails takes COMMIT along, nothing behind their Sync.
+    assert_eq!(run(&mut stream, &mut far, &["s6", "s7", "s8", "s5", "s4"]).await, "BEBESBESBEBES");
+    far.write_all(&[error("ERROR"), frames("Z2CZ2C2CZ")].concat()).await.unwrap();
+    drop((far, flight));
+    assert_eq!(read_all(&mut stream).await, "EZeZ2CZ2CZ2CZ");
+}
+
+#[tokio::test]
+async fn without_a_flight_of_ours_a_start_record_is_as_any_statement() {
+    let (mut stream, _, mut far) = prepared(&[("s7", "COMMIT"), ("s8", &start_record())]).await;
+    assert_eq!(run(&mut stream, &mut far, &["s8", "s5", "s4"]).await, "BESBESBES");
+    far.write_all(&frames("2CZ2CZ2CZ")).await.unwrap();
+    drop(far);
+    assert_eq!(read_all(&mut stream).await, "2CZ2CZ2CZ");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use handstamp_core::{Claim, ClaimRequest, ConsumerKey, Fingerprint, MessageId, S
 use handstamp_stores::postgres::{MigrateOptions, PostgresOptions, PostgresStore};
 use tokio_postgres::Client;
 
-async fn quiet(server: Server) -> (PrivateServer, Client, PostgresStore, ConsumerKey) {
+pub(crate) async fn quiet(server: Server) -> (PrivateServer, Client, PostgresStore, ConsumerKey) {
     let private = PrivateServer::up(server).await;
     let admin = private.admin().await;
     for setting in [
@@ -35,7 +35,7 @@ async fn claim_all(store: &PostgresStore, key: &ConsumerKey, requests: &[ClaimRe
     first
 }
 
-async fn wal_position(admin: &Client) -> i64 {
+pub(crate) async fn wal_position(admin: &Client) -> i64 {
     let row =
         admin.query_one("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8", &[]).await.unwrap();
     row.get(0)

@@ -1,9 +1,12 @@
 //! Migrations: from many processes at once, with the user's own file, and by a role without rights.
 
 use crate::harness::{Server, TestDatabase, connect, name, on_each_server, request};
-use handstamp_core::{Claim, Fingerprint, Store, StoreErrorKind};
+use crate::parked::park;
+use crate::starts::{alone, lane, starter};
+use handstamp_core::parked::{ParkingStore, Resumed};
+use handstamp_core::{Claim, ConsumerKey, Fingerprint, StartStore, Store, StoreErrorKind};
 use handstamp_stores::postgres::{
-    MigrateOptions, SCHEMA_VERSION, SchemaName, Setup, migrate, migrate_with, show_sql,
+    MigrateOptions, PostgresStore, SCHEMA_VERSION, SchemaName, Setup, migrate, migrate_with, show_sql,
 };
 
 on_each_server!(
@@ -115,14 +118,13 @@ async fn grants_cover_everything_that_running_needs(database: TestDatabase) {
     let client = connect(&url).await;
     client.batch_execute("INSERT INTO bank.accounts (balance) VALUES (1); UPDATE bank.accounts SET balance = 2; SELECT * FROM sums").await.unwrap();
     assert!(client.batch_execute("DROP TABLE bank.accounts").await.is_err());
-    let store = handstamp_stores::postgres::PostgresStore::new(
-        handstamp_stores::postgres::PostgresOptions::parse(&url).unwrap(),
-    )
-    .unwrap();
+    let store =
+        PostgresStore::new(handstamp_stores::postgres::PostgresOptions::parse(&url).unwrap()).unwrap();
     let key = store.register(&name("c"), &Fingerprint("f".into()), false).await.unwrap();
     let (tx, claims) = store.begin(&key, &[request("m", None)]).await.unwrap();
     assert_eq!(claims, [Claim::First]);
     store.commit(tx).await.unwrap();
+    start_everything(&store, &key).await;
     drop((client, store));
     admin
         .batch_execute(&format!("DROP OWNED BY \"{0}\"; DROP ROLE \"{0}\"", role.replace('"', "\"\"")))
@@ -135,4 +137,34 @@ async fn grants_cover_everything_that_running_needs(database: TestDatabase) {
     .await
     .unwrap_err();
     assert!(error.to_string().contains("nobody_there"), "{error}");
+}
+
+/// Every call that has to do with start records, with rows behind each.
+async fn start_everything(store: &PostgresStore, key: &ConsumerKey) {
+    let (dies, lives) = (starter(1), starter(2));
+    for start in [alone(1, "l", "x"), alone(1, "l", "y")] {
+        let (tx, _) = store.start_and_begin(key, &[], &start).await.unwrap();
+        store.commit(tx).await.unwrap();
+    }
+    let seen = store.take_over(key, &lives, &[lane("l")]).await.unwrap();
+    assert_eq!((seen.orphans.len(), seen.crashes.len()), (1, 1));
+    park(store, key, &["p", "q"], None).await;
+    for by in [&dies, &dies, &lives] {
+        let (mut tx, rows) = store.start_due(key, 1, by).await.unwrap().unwrap();
+        if by == &lives {
+            assert_eq!(rows[0].crashes.len(), 1);
+            store.resume(&mut tx, key, &[(rows[0].dedup, Resumed::Applied)]).await.unwrap();
+        }
+        store.commit(tx).await.unwrap();
+    }
+    let (tx, rows) = store.start_due(key, 1, &dies).await.unwrap().unwrap();
+    store.rollback(tx).await.unwrap();
+    let (tx, again) = store.start_again(key, &[rows[0].dedup], &lives).await.unwrap();
+    assert_eq!(again[0].crashes.len(), 1);
+    store.rollback(tx).await.unwrap();
+    store.end_starts(key, &lives.owner, Some(&[lane("l")])).await.unwrap();
+    store.forget(key, &[(lane("l"), dies.owner)], &[seen.crashes[0].dedup]).await.unwrap();
+    store.withdraw(key, &dies.owner).await.unwrap();
+    store.end_starts(key, &lives.owner, None).await.unwrap();
+    assert_eq!(store.take_over(key, &lives, &[lane("l")]).await.unwrap().orphans, []);
 }

@@ -197,7 +197,10 @@ async fn an_old_snapshot_never_takes_the_second(database: TestDatabase) {
     let sql = include_str!("../../src/postgres/sql/parked_take.sql");
     let sql = rendered(&sql.replace("{guard}", "(SELECT pg_advisory_lock_shared(77) IS NOT NULL)"));
     let (client, number) = (database.client().await, key.id);
-    let racer = tokio::spawn(async move { client.query(&sql, &[&number, &100_i64]).await.unwrap().len() });
+    let racer = tokio::spawn(async move {
+        let nobody = None::<&[u8]>;
+        client.query(&sql, &[&number, &100_i64, &nobody]).await.unwrap().len()
+    });
     database.until_blocked(1).await;
     store.resume(&mut tx, &key, &all(&rows, &Resumed::Applied)).await.unwrap();
     store.commit(tx).await.unwrap();
@@ -339,7 +342,7 @@ async fn fifty_thousand_behind_one_key_cost_nothing(database: TestDatabase) {
         let sql = rendered(include_str!("../../src/postgres/sql/parked_take.sql"));
         let explain = format!(
             "SET plan_cache_mode = force_{plans}_plan; BEGIN; PREPARE take AS {sql};
-             EXPLAIN (ANALYZE, BUFFERS, TIMING off, COSTS off) EXECUTE take({}, 100);
+             EXPLAIN (ANALYZE, BUFFERS, TIMING off, COSTS off) EXECUTE take({}, 100, '\\x01');
              DEALLOCATE take; ROLLBACK",
             key.id
         );
@@ -385,6 +388,15 @@ async fn a_missing_right_is_found_before_the_first_message(database: TestDatabas
         "UPDATE ON handstamp.parked",
         "DELETE ON handstamp.parked",
         "INSERT ON handstamp.attempts",
+        "INSERT ON handstamp.starts",
+        "UPDATE ON handstamp.starts",
+        "DELETE ON handstamp.starts",
+        "SELECT ON handstamp.parked_starts",
+        "INSERT ON handstamp.parked_starts",
+        "DELETE ON handstamp.parked_starts",
+        "SELECT ON handstamp.crashes",
+        "INSERT ON handstamp.crashes",
+        "DELETE ON handstamp.crashes",
     ] {
         admin.batch_execute(&format!("REVOKE {right} FROM {}", database.role)).await.unwrap();
         let error = database.store().rehearse(&consumer, &fingerprint).await.expect_err(right);
@@ -393,7 +405,8 @@ async fn a_missing_right_is_found_before_the_first_message(database: TestDatabas
         admin.batch_execute(&format!("GRANT {right} TO {}", database.role)).await.unwrap();
     }
     assert!(!store.rehearse(&consumer, &fingerprint).await.unwrap());
-    for table in ["parked", "attempts", "dead_letters", "inbox", "consumers"] {
+    let starts = ["starts", "parked_starts", "crashes"];
+    for table in ["parked", "attempts", "dead_letters", "inbox", "consumers"].into_iter().chain(starts) {
         assert_eq!(database.number(&format!("SELECT count(*) FROM handstamp.{table}")).await, 0, "{table}");
     }
 }

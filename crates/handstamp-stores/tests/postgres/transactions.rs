@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use handstamp_core::{
     Claim, FailureClass, Fault, Fingerprint, InboxState, Recorded, Store, StoreError, StoreErrorKind,
 };
-use handstamp_stores::postgres::{PostgresOptions, PostgresStore, SchemaName};
+use handstamp_stores::postgres::{PostgresOptions, PostgresStore, SCHEMA_VERSION, SchemaName};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -481,10 +481,14 @@ async fn other_versions_of_the_schema_are_refused(database: TestDatabase) {
         let (tx, _) = store.begin(&key, &[request("m", None)]).await?;
         store.rollback(tx).await
     };
+    let newer = |by: i32| {
+        format!("INSERT INTO handstamp.migrations (number, checksum) VALUES ({}, 'x')", SCHEMA_VERSION + by)
+    };
+    let older = format!("DELETE FROM handstamp.migrations WHERE number >= {SCHEMA_VERSION}");
     for (sql, fits) in [
-        ("INSERT INTO handstamp.migrations (number, checksum) VALUES (3, 'x')", true),
-        ("INSERT INTO handstamp.migrations (number, checksum) VALUES (4, 'x')", false),
-        ("DELETE FROM handstamp.migrations WHERE number > 1", false),
+        (newer(1).as_str(), true),
+        (&newer(2), false),
+        (&older, false),
         ("DELETE FROM handstamp.migrations", false),
         ("DROP SCHEMA handstamp CASCADE", false),
     ] {

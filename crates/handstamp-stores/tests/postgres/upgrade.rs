@@ -1,24 +1,37 @@
 //! From one version of the schema to the next, with data in it and with programs of both versions running.
 
-use crate::harness::{TestDatabase, connect, id, letter, name, on_each_server, request};
-use crate::parked::{ids, park, take};
-use handstamp_core::{Claim, FailureClass, Fingerprint, InboxState, Store, StoreErrorKind};
+use crate::harness::{TestDatabase, connect, id, letter, name, request};
+use crate::parked::{ids, take};
+use crate::starts::{alone, lane, starter};
+use handstamp_core::parked::{ParkingStore, Resumed};
+use handstamp_core::{Claim, FailureClass, Fingerprint, InboxState, StartStore, Store, StoreErrorKind};
 use handstamp_stores::postgres::{MigrateOptions, SCHEMA_VERSION, migrate_with, show_sql};
 use handstamp_stores::redrive::{Operation, Redrive, Redriven};
 use handstamp_stores::rows::DeadLetterKey;
 
-mod from_1_to_2 {
-    #[tokio::test]
-    async fn postgres15() {
-        super::from_1_to_2(crate::harness::TestDatabase::empty(crate::harness::Server::V15).await).await;
-    }
-    #[tokio::test]
-    async fn postgres18() {
-        super::from_1_to_2(crate::harness::TestDatabase::empty(crate::harness::Server::V18).await).await;
-    }
+/// Runs a test once on each server, without our tables.
+macro_rules! from_nothing {
+    ($($name:ident),* $(,)?) => { $(
+        mod $name {
+            use crate::harness::{Server, TestDatabase};
+            #[tokio::test]
+            async fn postgres15() {
+                super::$name(TestDatabase::empty(Server::V15).await).await;
+            }
+            #[tokio::test]
+            async fn postgres18() {
+                super::$name(TestDatabase::empty(Server::V18).await).await;
+            }
+        }
+    )* };
 }
 
-on_each_server!(what_version_1_runs_works_on_version_2,);
+from_nothing!(
+    from_1_to_this_version,
+    what_version_1_runs_works_on_version_2,
+    from_2_to_this_version,
+    what_version_2_runs_works_on_version_3,
+);
 
 /// The schema as version 1 of the program left it, with its rights.
 async fn version_1(database: &TestDatabase) {
@@ -33,6 +46,41 @@ async fn version_1(database: &TestDatabase) {
         role = database.role
     );
     database.admin().await.batch_execute(&made.replace("{schema}", "handstamp")).await.unwrap();
+}
+
+/// The schema as version 2 of the program left it, with its rights.
+async fn version_2(database: &TestDatabase) {
+    version_1(database).await;
+    let second = include_str!("../../src/postgres/migrations/0002_parked.sql");
+    let made = format!(
+        "{second}; INSERT INTO handstamp.migrations VALUES (2, '{}');
+         GRANT UPDATE, DELETE ON handstamp.dead_letters TO {role};
+         GRANT SELECT, INSERT, UPDATE, DELETE ON handstamp.parked TO {role};
+         GRANT SELECT, INSERT ON handstamp.attempts, handstamp.audit TO {role};
+         INSERT INTO handstamp.consumers (id, name, fingerprint) VALUES (1, 'wallet', 'test')",
+        blake3::hash(second.as_bytes()).to_hex(),
+        role = database.role
+    );
+    database.admin().await.batch_execute(&made.replace("{schema}", "handstamp")).await.unwrap();
+}
+
+/// The schema as version 3 of the program left it, with its rights.
+async fn version_3(database: &TestDatabase) {
+    version_2(database).await;
+    let third = include_str!("../../src/postgres/migrations/0003_starts.sql");
+    let made = format!(
+        "{third}; INSERT INTO handstamp.migrations VALUES (3, '{}');
+         GRANT SELECT, INSERT, UPDATE, DELETE ON handstamp.starts, handstamp.parked_starts TO {role};
+         GRANT SELECT, INSERT, DELETE ON handstamp.crashes TO {role}",
+        blake3::hash(third.as_bytes()).to_hex(),
+        role = database.role
+    );
+    database.admin().await.batch_execute(&made.replace("{schema}", "handstamp")).await.unwrap();
+}
+
+/// What version 2 sent, of messages of their own for each `n`.
+fn version_2_runs(n: u32) -> String {
+    include_str!("version_2.sql").replace("{n}", &n.to_string())
 }
 
 /// What version 1 sent for a consumer, a claim, a dead letter and its inbox row, as it sent it.
@@ -57,7 +105,7 @@ fn version_1_runs() -> String {
     VERSION_1.replace("{dedup}", &dedup.to_string())
 }
 
-async fn from_1_to_2(database: TestDatabase) {
+async fn from_1_to_this_version(database: TestDatabase) {
     version_1(&database).await;
     let client = connect(&database.url()).await;
     client.batch_execute(&version_1_runs()).await.unwrap();
@@ -70,7 +118,7 @@ async fn from_1_to_2(database: TestDatabase) {
     client.batch_execute("BEGIN; UPDATE handstamp.inbox SET state = state").await.unwrap();
     let admin = database.admin().await;
     let migrated = migrate_with(&admin, &MigrateOptions::default()).await.unwrap();
-    assert_eq!((migrated.applied.as_slice(), migrated.version), (&[2][..], 2));
+    assert_eq!((migrated.applied, migrated.version), ((2..=SCHEMA_VERSION).collect(), SCHEMA_VERSION));
     client.batch_execute("COMMIT").await.unwrap();
     client.batch_execute(&version_1_runs()).await.unwrap();
 
@@ -100,20 +148,120 @@ async fn from_1_to_2(database: TestDatabase) {
 
 /// Version 1 accepts the schema of version 2 and must then work on it, beside messages that version 2 parked.
 async fn what_version_1_runs_works_on_version_2(database: TestDatabase) {
-    assert_eq!(SCHEMA_VERSION, 2, "the next version needs such a test of its own");
+    version_2(&database).await;
     let client = connect(&database.url()).await;
-    let newest: i32 =
-        client.query_one("SELECT max(number) FROM handstamp.migrations", &[]).await.unwrap().get(0);
-    assert!(newest <= 1 + 1, "version 1 refuses what is newer than the next");
     client.batch_execute(&version_1_runs()).await.unwrap();
-    let store = database.store();
-    let key = store.register(&name("wallet"), &Fingerprint("test".into()), false).await.unwrap();
-    park(&store, &key, &["parked"], None).await;
+    client.batch_execute(&version_2_runs(0)).await.unwrap();
     // What version 1 reads of it: a state that it knows, whose outcome is durable.
-    let sql = "SELECT state::text FROM handstamp.inbox WHERE id = 'parked' AND consumer = 1";
+    let sql = "SELECT state::text FROM handstamp.inbox WHERE id = '0b' AND consumer = 1";
     let state: String = client.query_one(sql, &[]).await.unwrap().get(0);
     assert_eq!(state.chars().next().and_then(InboxState::from_letter), Some(InboxState::Parked));
     client.batch_execute(&version_1_runs()).await.unwrap();
-    assert_eq!(store.inbox_row(&key.name, &id("parked")).await.unwrap().unwrap().state, InboxState::Parked);
-    assert!(show_sql(&handstamp_stores::postgres::SchemaName::default()).contains("handstamp\".parked"));
+    assert_eq!(client.query_one(sql, &[]).await.unwrap().get::<_, String>(0), state);
 }
+
+/// With parked messages, dead letters, their history and the audit, and somebody in the middle of a transaction.
+async fn from_2_to_this_version(database: TestDatabase) {
+    version_2(&database).await;
+    let client = connect(&database.url()).await;
+    client.batch_execute(&version_2_runs(0)).await.unwrap();
+    let (wallet, fingerprint) = (name("wallet"), Fingerprint("test".into()));
+    let store = database.store();
+    let error = store.register(&wallet, &fingerprint, false).await.unwrap_err();
+    assert_eq!(error.kind, StoreErrorKind::NotMigrated);
+    assert!(error.to_string().contains("version 2") && error.to_string().contains("migrate"), "{error}");
+
+    let holds = "BEGIN; SELECT FROM handstamp.parked FOR UPDATE; UPDATE handstamp.inbox SET state = state";
+    client.batch_execute(holds).await.unwrap();
+    let admin = database.admin().await;
+    let migrated = migrate_with(&admin, &MigrateOptions::default()).await.unwrap();
+    assert_eq!((migrated.applied, migrated.version), ((3..=SCHEMA_VERSION).collect(), SCHEMA_VERSION));
+    client.batch_execute("COMMIT").await.unwrap();
+    let error = database.store().rehearse(&wallet, &fingerprint).await.unwrap_err();
+    assert_eq!(error.kind, StoreErrorKind::SchemaMismatch);
+    assert!(error.to_string().contains("--grant-to"), "{error}");
+    let options = MigrateOptions { grant_to: vec![database.role.clone()], ..MigrateOptions::default() };
+    assert_eq!(migrate_with(&admin, &options).await.unwrap().applied, [0; 0]);
+
+    // Everything goes on: what was due, what was given up, what was said of it.
+    let store = database.store();
+    assert!(store.rehearse(&wallet, &fingerprint).await.unwrap());
+    let key = store.register(&wallet, &fingerprint, false).await.unwrap();
+    let (mut tx, rows) = store.start_due(&key, 10, &starter(1)).await.unwrap().unwrap();
+    let mut attempts: Vec<_> =
+        ids(&rows).into_iter().zip(rows.iter().map(|row| row.letter.attempts)).collect();
+    attempts.sort();
+    assert_eq!(attempts, [("0b".to_owned(), 3), ("0c".to_owned(), 0), ("0e".to_owned(), 2)]);
+    assert!(rows.iter().all(|row| row.crashes.is_empty()));
+    let outcomes: Vec<_> = rows.iter().map(|row| (row.dedup, Resumed::Applied)).collect();
+    store.resume(&mut tx, &key, &outcomes).await.unwrap();
+    store.commit(tx).await.unwrap();
+    let listed = store.dead_letters(&wallet, None, None, 10).await.unwrap();
+    assert_eq!((listed.len(), listed[0].id.clone()), (1, Some(id("0d"))));
+    assert_eq!(store.attempts(&wallet, listed[0].key).await.unwrap().len(), 1);
+    assert_eq!(store.audit(&wallet, None, 10).await.unwrap().len(), 1);
+    let redrive = Redrive { dead_letter: listed[0].key, new_id: None, order_key: None };
+    let operation = Operation { number: [1; 16], done_by: "o".into(), why: "w".into() };
+    assert_eq!(store.redrive(&wallet, &[redrive], &operation).await.unwrap(), [Redriven::Parked]);
+    assert_eq!(store.audit(&wallet, None, 10).await.unwrap().len(), 2);
+    let start = alone(1, "l", "new");
+    let (tx, claims) = store.start_and_begin(&key, &[request("new", None)], &start).await.unwrap();
+    assert_eq!(claims, [Claim::First]);
+    store.rollback(tx).await.unwrap();
+    assert_eq!(store.take_over(&key, &starter(2), &[lane("l")]).await.unwrap().crashes.len(), 1);
+}
+
+/// Version 2 accepts the schema of version 3 and must then work on it, beside what version 3 started.
+async fn what_version_2_runs_works_on_version_3(database: TestDatabase) {
+    assert_eq!(SCHEMA_VERSION, 3, "the next version needs such a test of its own");
+    version_3(&database).await;
+    let client = connect(&database.url()).await;
+    client.batch_execute(&version_2_runs(0)).await.unwrap();
+    // Version 3 has started what is parked, and a lane, and counts a crash; version 2 knows nothing of it.
+    client.batch_execute(VERSION_3_STARTS).await.unwrap();
+    client.batch_execute(&version_2_runs(1)).await.unwrap();
+    let takes = "BEGIN; SELECT FROM handstamp.parked FOR UPDATE SKIP LOCKED;
+                 DELETE FROM handstamp.parked WHERE id = '0e'; UPDATE handstamp.inbox SET state = 'a' WHERE id = '0e'; COMMIT";
+    client.batch_execute(takes).await.unwrap();
+    for (table, rows) in [("parked", 5), ("dead_letters", 2), ("audit", 2), ("attempts", 6), ("starts", 1)] {
+        assert_eq!(
+            database.number(&format!("SELECT count(*) FROM handstamp.{table}")).await,
+            rows,
+            "{table}"
+        );
+    }
+    assert_eq!(database.number("SELECT count(*) FROM handstamp.inbox WHERE state = 'a'").await, 3);
+    // What version 2 took is started for ever after, and nobody is parked under it: it suspects nobody.
+    migrate_with(&database.admin().await, &MigrateOptions::default()).await.unwrap();
+    let store = database.store();
+    let key = store.register(&name("wallet"), &Fingerprint("test".into()), false).await.unwrap();
+    let mut taken = 0;
+    while let Some((mut tx, rows)) = store.start_due(&key, 10, &starter(2)).await.unwrap() {
+        let suspected = ids(&rows).iter().filter(|id| id.starts_with('0')).count();
+        assert!(suspected == 0 || rows.len() == 1, "{:?}", ids(&rows));
+        let outcomes: Vec<_> = rows.iter().map(|row| (row.dedup, Resumed::Applied)).collect();
+        store.resume(&mut tx, &key, &outcomes).await.unwrap();
+        store.commit(tx).await.unwrap();
+        taken += rows.len();
+    }
+    assert_eq!(taken, 5);
+    let sql = show_sql(&handstamp_stores::postgres::SchemaName::default());
+    for table in
+        ["TABLE \"handstamp\".parked", "UNLOGGED TABLE \"handstamp\".starts", "TABLE \"handstamp\".crashes"]
+    {
+        assert!(sql.contains(table), "{table}");
+    }
+}
+
+/// What version 3 writes of its own.
+const VERSION_3_STARTS: &str = "
+    INSERT INTO handstamp.starts (
+        consumer, lane, owner, node, at_ms, first_position, last_position, count, alone, alone_dedup
+    )
+    VALUES (1, 'credits/0', decode(repeat('01', 16), 'hex'), 'host:1', 1, 0, 499, 500, NULL, NULL)
+    ON CONFLICT (consumer, lane, owner) DO UPDATE SET at_ms = excluded.at_ms;
+    INSERT INTO handstamp.parked_starts (consumer, dedup, owner, node, at_ms, alone)
+    SELECT 1, dedup, decode(repeat('01', 16), 'hex'), 'host:1', 1, false FROM handstamp.parked;
+    INSERT INTO handstamp.crashes (consumer, dedup, owner, node, at_ms)
+    SELECT 1, dedup, decode(repeat('01', 16), 'hex'), 'host:1', 1 FROM handstamp.parked
+    ON CONFLICT DO NOTHING";

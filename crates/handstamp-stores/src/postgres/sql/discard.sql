@@ -1,8 +1,8 @@
--- Takes dead letters out for good, says `discarded` in the inbox rows that are their own, and writes the audit;
--- answers what it took out. Only inside a guarded transaction.
--- Lock: ROW EXCLUSIVE on dead_letters, inbox and audit; FOR UPDATE of the dead letters in the order of their
+-- Takes dead letters out for good, with the crashes that were still to be forgotten, says `discarded` in the inbox
+-- rows that are their own, and writes the audit; answers what it took out. Only inside a guarded transaction.
+-- Lock: ROW EXCLUSIVE on dead_letters, crashes, inbox and audit; FOR UPDATE of the dead letters in the order of their
 -- keys, waiting for other operators, and of their inbox rows.
--- Index: dead_letters_pkey, inbox_pkey, audit_pkey, audit_by_message.
+-- Index: dead_letters_pkey, crashes_pkey, inbox_pkey, audit_pkey, audit_by_message.
 WITH locked AS MATERIALIZED (
     SELECT d.dedup FROM {schema}.dead_letters AS d
     WHERE d.consumer = $1::int2 AND d.dedup = ANY ($6::bytea[]) AND {guard}
@@ -12,6 +12,8 @@ WITH locked AS MATERIALIZED (
     DELETE FROM {schema}.dead_letters AS d USING locked
     WHERE d.consumer = $1::int2 AND d.dedup = locked.dedup
     RETURNING d.dedup, d.id, d.class
+), forgotten AS (
+    DELETE FROM {schema}.crashes AS k USING gone WHERE k.consumer = $1::int2 AND k.dedup = gone.dedup
 ), said AS (
     UPDATE {schema}.inbox AS i SET state = 'x'
     FROM gone WHERE i.id = gone.id AND i.consumer = $1::int2 AND i.state = 'd' AND gone.class <> 'id_reused'

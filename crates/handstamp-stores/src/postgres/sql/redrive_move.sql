@@ -1,10 +1,13 @@
 -- Parks a dead letter, due at once and without attempts, under a new id where it gets one. As in
 -- `parked_insert.sql`, it is behind where another of its order key is there. Only inside a guarded transaction.
--- Lock: ROW EXCLUSIVE on dead_letters and parked; the dead letter's lock is held; KEY SHARE on the last row of
--- its order key, without waiting.
--- Index: dead_letters_pkey, parked_pkey; parked_by_order (backwards, one row).
+-- Crashes of it that were still to be forgotten are: it starts anew.
+-- Lock: ROW EXCLUSIVE on dead_letters, parked and crashes; the dead letter's lock is held; KEY SHARE on the last row
+-- of its order key, without waiting.
+-- Index: dead_letters_pkey, parked_pkey, crashes_pkey; parked_by_order (backwards, one row).
 WITH gone AS (
     DELETE FROM {schema}.dead_letters WHERE consumer = $1::int2 AND dedup = $2::bytea AND {guard} RETURNING *
+), forgotten AS (
+    DELETE FROM {schema}.crashes WHERE consumer = $1::int2 AND dedup = $2::bytea AND {guard}
 )
 INSERT INTO {schema}.parked (
     consumer, dedup, failed_at_ms, received_at_ms, attempts, class, code, reason, id, digest,
