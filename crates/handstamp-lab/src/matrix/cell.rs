@@ -50,7 +50,7 @@ pub(super) struct Stage<'a> {
     children: std::cell::Cell<u32>,
     cancel: &'a Cancel,
     #[cfg(feature = "kafka")]
-    topic: Option<crate::broker::Topic>,
+    topic: std::cell::RefCell<Option<crate::broker::Topic>>,
 }
 
 /// Runs a cell to its verdict.
@@ -111,7 +111,7 @@ impl<'a> Stage<'a> {
             children: std::cell::Cell::new(0),
             cancel,
             #[cfg(feature = "kafka")]
-            topic,
+            topic: topic.into(),
         })
     }
 
@@ -211,18 +211,29 @@ impl<'a> Stage<'a> {
         hit
     }
 
-    /// Runs until nothing is left, not even among what is parked.
+    /// Runs until nothing is left, not even among what is parked. One run may not be enough: what is parked waits,
+    /// and a group gives partitions to a member that was killed, until its session is over.
     pub(super) fn drain(&self) -> Result<()> {
         for _ in 0..RUNS_MAX {
             let mut last = self.consumer();
             last.args(["--until-idle", IDLE]);
             self.must_end_well("the consumer after the crash", last)?;
-            if self.tables.kept(Kept::Parked) == 0 {
+            if self.tables.kept(Kept::Parked) == 0 && self.is_settled()? {
                 return Ok(());
             }
         }
-        let what = format!("something is still parked after {RUNS_MAX} runs");
+        let what = format!("something is still parked or not settled after {RUNS_MAX} runs");
         Err(LabError::new(LabErrorKind::Subject, what))
+    }
+
+    /// Whether the group has committed all there is; a file ends when it is read.
+    fn is_settled(&self) -> Result<bool> {
+        #[cfg(feature = "kafka")]
+        if let Some(topic) = &mut *self.topic.borrow_mut() {
+            let ends = topic.ends()?;
+            return topic.is_drained(&ends);
+        }
+        Ok(true)
     }
 
     pub(super) fn must_end_well(&self, what: &str, mut command: Command) -> Result<()> {
@@ -239,7 +250,7 @@ impl<'a> Stage<'a> {
                 return Ok(status);
             }
             #[cfg(feature = "kafka")]
-            self.topic.as_ref().map_or(Ok(()), crate::broker::Topic::alive)?;
+            self.topic.borrow().as_ref().map_or(Ok(()), crate::broker::Topic::alive)?;
             if Instant::now() >= until {
                 let what = format!("a process did not end within {LIMIT:?}:\n{}", process.log_tail());
                 return Err(LabError::new(LabErrorKind::Subject, what));

@@ -46,7 +46,7 @@ impl Stage<'_> {
     /// The command, for everything that failed as the late messages do.
     fn operator(&self, operation: Operation) -> Command {
         let mut command = self.program();
-        command.args(["dlq", operation.as_str(), "pipeline.toml", "--json", "--class", "rows"]);
+        command.args(["dlq", operation.as_str(), "pipeline.toml", "--json", "--class", "sql"]);
         command.args(["--by", "lab", "--why", "the accounts are open"]);
         command
     }

@@ -19,9 +19,10 @@ const REVOKE_MESSAGES: u64 = 600;
 const ACCOUNTS: u64 = 30;
 /// Where the late and the bad messages stand among the lines: at the beginning of a file's third batch.
 const BAD_AT: usize = 2 * BATCH_MAX as usize;
-/// Bad for two reasons: no id, and an account that is not there.
+/// Bad for two reasons: no id, and an account that is not there; one of these for each kill, so that something is
+/// parked and retried then.
 const NO_ID: &str = r#"{"account_id":1,"amount":1,"note":"no id"}"#;
-const NO_ACCOUNT: &str = r#"{"event_id":"no-account","account_id":99999,"amount":1}"#;
+const NO_ACCOUNT: i64 = 99_999;
 /// Accounts that open late, each with one message, which fails until then: so many that every partition of a
 /// topic has one at its beginning, and so few that a file's third batch holds them all.
 const LATE: u64 = 24;
@@ -62,23 +63,21 @@ impl Files {
             std::fs::write(&path, text).map_err(|error| LabError::file("write", &path, error))
         };
         let once = if is_revoke(cell.point) { REVOKE_MESSAGES } else { MESSAGES };
-        let messages = once + u64::from(options.kills.saturating_sub(1)) * once / 3;
+        let kills = options.kills;
+        let messages = once + u64::from(kills.saturating_sub(1)) * once / 3;
         let seed = options.seed.wrapping_add(number as u64);
         let plan = Plan { seed, messages, accounts: ACCOUNTS, resends: messages / 20 };
         let mut sent: Vec<Credit> = plan.order().map(|n| plan.credit(n)).collect();
-        let (late, operation) = (late(cell, options.kills), Operation::of(cell.point));
-        write(LINES, &lines(cell.source, &sent, &late))?;
+        let (late, operation) = (late(cell, kills), Operation::of(cell.point));
+        write(LINES, &lines(cell.source, &sent, &late, kills))?;
         write(LATE_LINES, &late.iter().map(line).collect::<String>())?;
         write("setup.sql", &setup(cell, late.len() as u64, name))?;
         write("pipeline.toml", &toml(cell, options, name))?;
-        let (mut bad, mut operated) = (2, 0);
+        let (bad, mut operated) = (1 + u64::from(kills), 0);
         if operation.is_some() {
-            // The one without an account is dead for the same reason and is meant, too.
-            operated = late.len() as u64 + 1;
+            operated = late.len() as u64;
         }
-        if operation == Some(Operation::Discard) {
-            bad = 1;
-        } else {
+        if operation != Some(Operation::Discard) {
             sent.extend(late);
         }
         Ok(Self { folder, sent, bad, operated })
@@ -108,7 +107,9 @@ fn line(credit: &Credit) -> String {
     format!("{{\"event_id\":\"{id}\",\"account_id\":{account},\"amount\":{amount}}}\n")
 }
 
-fn lines(source: SourceKind, sent: &[Credit], late: &[Credit]) -> String {
+fn lines(source: SourceKind, sent: &[Credit], late: &[Credit], kills: u32) -> String {
+    let kills = kills.max(1) as usize;
+    let each = sent.len() / kills;
     let late_at = if source == SourceKind::Kafka { 0 } else { BAD_AT };
     let mut text = String::new();
     for (at, credit) in sent.iter().enumerate() {
@@ -116,7 +117,14 @@ fn lines(source: SourceKind, sent: &[Credit], late: &[Credit]) -> String {
             text.extend(late.iter().map(line));
         }
         if at == BAD_AT {
-            let _ = writeln!(text, "{NO_ID}\n{NO_ACCOUNT}");
+            let _ = writeln!(text, "{NO_ID}");
+        }
+        if let Some(past) = at.checked_sub(BAD_AT)
+            && past.is_multiple_of(each)
+            && past / each < kills
+        {
+            let id = format!("no-account-{}", past / each);
+            text.push_str(&line(&Credit { id, account: NO_ACCOUNT, amount: 1 }));
         }
         text.push_str(&line(credit));
     }
@@ -128,7 +136,7 @@ pub(super) fn own_schema(name: &str) -> String {
     format!("{name}_own")
 }
 
-/// An account takes credits once so many effects are there.
+/// An account takes credits once so many effects are there: until then a check fails.
 fn setup(cell: Cell, late: u64, name: &str) -> String {
     let opens_at = match (Operation::of(cell.point), cell.source) {
         (Some(_), _) => NEVER,
@@ -136,21 +144,24 @@ fn setup(cell: Cell, late: u64, name: &str) -> String {
         (None, SourceKind::File) => OPENS_AT,
     };
     let all = ACCOUNTS + late;
-    let rows = format!("id, CASE WHEN id > {ACCOUNTS} THEN {opens_at} ELSE 0 END");
+    let opens_at = format!("CASE WHEN id > {ACCOUNTS} THEN {opens_at} ELSE 0 END");
+    let rows = format!("id, {opens_at}, {opens_at}");
     match cell.store {
         StoreKind::Sqlite => format!(
-            "CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL DEFAULT 0, opens_at INTEGER NOT NULL);
+            "CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL DEFAULT 0,
+                 opens_at INTEGER NOT NULL, effects INTEGER NOT NULL, CHECK (effects >= opens_at));
              CREATE TABLE ledger (event_id TEXT NOT NULL, account_id INTEGER NOT NULL, amount INTEGER NOT NULL);
              WITH RECURSIVE n (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n WHERE id < {all})
-             INSERT INTO accounts (id, opens_at) SELECT {rows} FROM n;\n"
+             INSERT INTO accounts (id, opens_at, effects) SELECT {rows} FROM n;\n"
         ),
         StoreKind::Postgres => {
             let own = own_schema(name);
             format!(
                 "CREATE SCHEMA {own};
-                 CREATE TABLE {own}.accounts (id int8 PRIMARY KEY, balance int8 NOT NULL DEFAULT 0, opens_at int8 NOT NULL);
+                 CREATE TABLE {own}.accounts (id int8 PRIMARY KEY, balance int8 NOT NULL DEFAULT 0,
+                     opens_at int8 NOT NULL, effects int8 NOT NULL, CHECK (effects >= opens_at));
                  CREATE TABLE {own}.ledger (event_id text NOT NULL, account_id int8 NOT NULL, amount int8 NOT NULL);
-                 INSERT INTO {own}.accounts (id, opens_at) SELECT {rows} FROM generate_series(1, {all}) AS n (id);\n"
+                 INSERT INTO {own}.accounts (id, opens_at, effects) SELECT {rows} FROM generate_series(1, {all}) AS n (id);\n"
             )
         }
     }
@@ -178,11 +189,19 @@ fn toml(cell: Cell, options: &Options, name: &str) -> String {
     };
     let batch_max = if is_revoke(cell.point) { 1 } else { BATCH_MAX };
     // What an operator works on is to be dead soon: it is given up in place. Otherwise it is parked and retried.
-    let attempts = if Operation::of(cell.point).is_some() { "max_attempts = 2\n" } else { "" };
+    // Those without an account are dead at their tenth attempt; the late ones may wait for a group that misses a
+    // killed member.
+    let attempts = match (Operation::of(cell.point), cell.store) {
+        (Some(_), _) => "max_attempts = 2",
+        (None, StoreKind::Sqlite) => "on.275.max_attempts = 100000",
+        (None, StoreKind::Postgres) => "on.23514.max_attempts = 100000",
+    };
+    // No message is to blame for the lab's kills.
+    let crashes = options.kills.saturating_add(3);
     format!(
-        "name = \"matrix\"\n\n[consumer]\nbatch_max = {batch_max}\n\n[retry]\n{attempts}wait = \"10ms\"\nbackoff_base = \"10ms\"\nbackoff_cap = \"50ms\"\n\n{source}\n\
+        "name = \"matrix\"\n\n[consumer]\nbatch_max = {batch_max}\n\n[retry]\n{attempts}\nmax_crashes = {crashes}\nwait = \"10ms\"\nbackoff_base = \"10ms\"\nbackoff_cap = \"50ms\"\n\n{source}\n\
          [store]\n{store}setup = \"setup.sql\"\n\n\
-         [[effect]]\nsql = \"UPDATE {own}accounts SET balance = balance + :amount WHERE id = :account_id AND opens_at <= (SELECT count(*) FROM {own}ledger)\"\nexpect_rows = 1\n\n\
+         [[effect]]\nsql = \"UPDATE {own}accounts SET balance = balance + :amount, effects = (SELECT count(*) FROM {own}ledger) WHERE id = :account_id\"\nexpect_rows = 1\n\n\
          [[effect]]\nsql = \"INSERT INTO {own}ledger (event_id, account_id, amount) VALUES (:message_id, :account_id, :amount)\"\n"
     )
 }

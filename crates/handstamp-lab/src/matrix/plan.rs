@@ -83,7 +83,8 @@ fn nth(point: CrashPoint, source: SourceKind, store: StoreKind) -> u32 {
         // SQLite claims one id after the other: in the middle of the second transaction.
         CrashPoint::MidClaim if store == StoreKind::Sqlite => BATCH_MAX + 5,
         CrashPoint::BetweenEffects => BATCH_MAX + 5,
-        CrashPoint::MidClaim
+        CrashPoint::AfterStart
+        | CrashPoint::MidClaim
         | CrashPoint::AfterClaim
         | CrashPoint::BeforeCommit
         | CrashPoint::AfterCommit => 2,
