@@ -108,6 +108,10 @@ pub enum Resumed {
 /// A store need not count further: how many parked messages are told apart from more.
 pub const COUNTED_MAX: u64 = 1_000_000;
 
+/// Failed attempts of a message that are kept; those beyond them are counted, and the last one's reason stands in
+/// the message's own row.
+pub const HISTORY_MAX: usize = 100;
+
 /// What a consumer has parked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ParkedStatus {
@@ -137,7 +141,8 @@ pub trait ParkingStore: Store {
         rows: &[Park],
     ) -> impl Future<Output = Result<Vec<Recorded>, StoreError>> + Send;
 
-    /// Adds failed attempts to the history of messages that this transaction parks or gives up.
+    /// Adds failed attempts to the history of messages that this transaction parks or gives up; to a history that
+    /// has [`HISTORY_MAX`] none.
     ///
     /// # Errors
     /// As [`Store::record`].

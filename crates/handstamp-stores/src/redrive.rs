@@ -8,11 +8,14 @@
 //!  dead letter ─┬─ redrive ─► parked, due at once ─► applied, or dead again
 //!               │     └ it has no id, or its new one is known already ─► stays dead, said
 //!               └─ discard ─► gone; the inbox says `discarded`
+//!  parked ──────┬─ redrive ─► due at once; its attempts stay counted
+//!               └─ discard ─► gone; the inbox says `discarded`, the next of its order key is the first
 //! ```
 
-use crate::rows::{DeadLetterKey, DeadLetterSummary};
+use crate::rows::{DeadLetterKey, DeadLetterRow, DeadLetterSummary};
 use handstamp_core::parked::OrderKey;
 use handstamp_core::{FailureClass, InboxState, MessageId, Timestamp};
+use std::time::Duration;
 
 /// Which dead letters are meant; everything that is set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -79,6 +82,9 @@ pub enum Action {
 }
 
 impl Action {
+    /// Every action, for parsers.
+    pub const ALL: [Self; 2] = [Self::Redrive, Self::Discard];
+
     /// The word kept in rows.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -91,13 +97,30 @@ impl Action {
     /// The action behind a row's word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Redrive, Self::Discard].into_iter().find(|action| action.as_str() == word)
+        Self::ALL.into_iter().find(|action| action.as_str() == word)
     }
+}
+
+/// Which lines of the audit are meant; everything that is set must hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditFilter {
+    /// What was done to this message.
+    pub message: Option<DeadLetterKey>,
+    /// What was done to messages with this id.
+    pub id: Option<MessageId>,
+    /// Only this.
+    pub action: Option<Action>,
+    /// At this time or later.
+    pub since: Option<Timestamp>,
+    /// Before this time.
+    pub until: Option<Timestamp>,
 }
 
 /// One line of the audit; the newest comes first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRow {
+    /// Its place; a page begins before one.
+    pub number: i64,
     /// When, by the database's clock.
     pub at: Timestamp,
     /// What was done.
@@ -108,6 +131,34 @@ pub struct AuditRow {
     pub dead_letter: DeadLetterKey,
     /// Its id, where it had one.
     pub id: Option<MessageId>,
+}
+
+/// What became of a parked message that an operator named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unparked {
+    /// What was asked for is done.
+    Done,
+    /// A worker is trying it now; nothing was done.
+    Busy,
+    /// There is no such parked message (any more).
+    Missing,
+}
+
+/// One parked message, whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParkedRow {
+    /// The message, and its last failure.
+    pub message: DeadLetterRow,
+    /// Since when it is parked, by the database's clock.
+    pub parked_at: Timestamp,
+    /// Not before this time, by the database's clock.
+    pub due_at: Timestamp,
+    /// How long until then, by the database's clock; zero: it is due.
+    pub due_in: Duration,
+    /// Set where the order of its key must hold.
+    pub order_key: Option<OrderKey>,
+    /// The first of its order key, where that is another one: this one waits for it.
+    pub behind: Option<DeadLetterKey>,
 }
 
 /// One parked message in a list: everything but its bytes. Lists are in the order of parking.

@@ -280,7 +280,7 @@ impl<S: ParkingStore> Shared<S> {
             "an attempt failed"
         );
         let trouble = culprit.trouble.get_or_insert_default();
-        trouble.history.push(run.failure.clone().now(&self.options.node));
+        trouble.note(run.failure.clone().now(&self.options.node));
         culprit.alone = None;
         match verdict {
             Verdict::RetryInPlace { wait } => culprit.alone = Some(wait),

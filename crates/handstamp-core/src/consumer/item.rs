@@ -5,7 +5,7 @@ use crate::delivery::{Delivery, DeliveryTag, Lane, ReadAhead, RecordFault};
 use crate::identity::Identity;
 use crate::message::{Message, Record, Timestamp, Truncation};
 use crate::message_id::MessageId;
-use crate::parked::FailedAttempt;
+use crate::parked::{FailedAttempt, HISTORY_MAX};
 use crate::store::{ClaimRequest, DeadLetter, FailureClass, Reason};
 use std::time::Duration;
 
@@ -49,6 +49,14 @@ pub(crate) struct Trouble {
     pub(crate) end: Option<End>,
     /// Its failed attempts in this process, oldest first.
     pub(crate) history: Vec<FailedAttempt>,
+}
+
+impl Trouble {
+    /// Adds a failed attempt. Of more than are kept, the first ones stay, and the last.
+    pub(crate) fn note(&mut self, failed: FailedAttempt) {
+        self.history.truncate(HISTORY_MAX - 1);
+        self.history.push(failed);
+    }
 }
 
 /// What a commit that had no answer would have made of a message: a duplicate may be our own work.
@@ -228,5 +236,16 @@ mod tests {
         assert_eq!(item.record().value.as_ref().unwrap().len(), 100);
         let whole = Item::new(delivery(body.clone()), &identity, 10_000, Timestamp(0));
         assert_eq!(whole.message().unwrap().document().unwrap().root().raw().as_bytes(), body);
+    }
+
+    #[test]
+    fn of_many_failed_attempts_the_first_ones_stay_and_the_last() {
+        let mut trouble = Trouble::default();
+        for number in 0..500 {
+            let reason = Reason::new(&number.to_string());
+            trouble.note(Failure { class: FailureClass::Failed, code: None, reason }.now("node"));
+        }
+        let told: Vec<&str> = trouble.history.iter().map(|failed| failed.reason.as_str()).collect();
+        assert_eq!((told.len(), told[0], told[98], told[99]), (HISTORY_MAX, "0", "98", "499"));
     }
 }

@@ -45,6 +45,7 @@ mod rehearse;
 mod starts;
 mod store;
 mod tls;
+mod unpark;
 mod wire;
 
 pub use classify::{fault_of, kind_of_code};

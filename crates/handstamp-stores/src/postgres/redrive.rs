@@ -17,7 +17,7 @@ use super::inbox::{GUARD, state_of};
 use super::parked::{failed, no_answer};
 use super::pipeline::in_order;
 use super::store::{PostgresStore, Tx};
-use crate::redrive::{Action, AuditRow, Operation, ParkedSummary, Redrive, Redriven};
+use crate::redrive::{Action, AuditFilter, AuditRow, Operation, ParkedSummary, Redrive, Redriven};
 use crate::rows::DeadLetterKey;
 use handstamp_core::parked::{FailedAttempt, OrderKey};
 use handstamp_core::{
@@ -32,7 +32,7 @@ use tokio_postgres::{Client, Row};
 /// Failed attempts read of one message.
 const ATTEMPTS_MAX: i64 = 10_000;
 
-type Typed<'a> = (&'a (dyn ToSql + Sync), Type);
+pub(super) type Typed<'a> = (&'a (dyn ToSql + Sync), Type);
 
 impl PostgresStore {
     /// Sends dead letters back, in the order given: each is parked, due at once, with no attempts counted and its
@@ -95,14 +95,42 @@ impl PostgresStore {
     pub async fn audit(
         &self,
         consumer: &ConsumerName,
-        key: Option<DeadLetterKey>,
+        message: Option<DeadLetterKey>,
+        limit: u32,
+    ) -> Result<Vec<AuditRow>, StoreError> {
+        let filter = AuditFilter { message, ..AuditFilter::default() };
+        self.audit_where(consumer, &filter, None, limit).await
+    }
+
+    /// A page of those lines that fit a filter, newest first, behind the one with the number `after`; at most
+    /// 1,000.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotMigrated`.
+    pub async fn audit_where(
+        &self,
+        consumer: &ConsumerName,
+        filter: &AuditFilter,
+        after: Option<i64>,
         limit: u32,
     ) -> Result<Vec<AuditRow>, StoreError> {
         let sql = self.schema().render(include_str!("sql/audit.sql"), "true");
-        let dedup = key.as_ref().map(|key| key.0.as_slice());
-        let limit = i64::from(limit.min(PAGE_MAX));
-        let parameters: [Typed<'_>; 3] =
-            [(&consumer.as_str(), Type::TEXT), (&dedup, Type::BYTEA), (&limit, Type::INT8)];
+        let dedup = filter.message.as_ref().map(|key| key.0.as_slice());
+        let (before, limit) = (after.unwrap_or(i64::MAX), i64::from(limit.min(PAGE_MAX)));
+        let action = filter.action.map(Action::as_str);
+        let since = filter.since.map_or(i64::MIN, |time| time.0);
+        let until = filter.until.map_or(i64::MAX, |time| time.0.saturating_sub(1));
+        let id = filter.id.as_ref().map(MessageId::to_stored);
+        let parameters: [Typed<'_>; 8] = [
+            (&consumer.as_str(), Type::TEXT),
+            (&dedup, Type::BYTEA),
+            (&before, Type::INT8),
+            (&action, Type::TEXT),
+            (&since, Type::INT8),
+            (&until, Type::INT8),
+            (&id, Type::BYTEA),
+            (&limit, Type::INT8),
+        ];
         let rows = self.read("reading the audit", &sql, &parameters).await?;
         rows.iter().map(|row| audit_of(row).map_err(read_error)?).collect()
     }
@@ -126,14 +154,19 @@ impl PostgresStore {
         rows.iter().map(|row| parked_summary_of(row).map_err(read_error)?).collect()
     }
 
-    async fn read(&self, what: &str, sql: &str, parameters: &[Typed<'_>]) -> Result<Vec<Row>, StoreError> {
+    pub(super) async fn read(
+        &self,
+        what: &str,
+        sql: &str,
+        parameters: &[Typed<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
         self.with_slot(async |slot| {
             slot.client().query_typed(sql, parameters).await.map_err(|e| failed(what, e))
         })
         .await
     }
 
-    async fn key_of(&self, name: &ConsumerName) -> Result<Option<ConsumerKey>, StoreError> {
+    pub(super) async fn key_of(&self, name: &ConsumerName) -> Result<Option<ConsumerKey>, StoreError> {
         let sql = self.schema().render(include_str!("sql/consumer.sql"), "true");
         let parameters: [Typed<'_>; 1] = [(&name.as_str(), Type::TEXT)];
         let rows = self.read("looking for the consumer", &sql, &parameters).await?;
@@ -142,7 +175,7 @@ impl PostgresStore {
     }
 
     /// Runs something in a transaction of ours and commits it.
-    async fn operate<T>(
+    pub(super) async fn operate<T>(
         &self,
         tx: Tx,
         what: impl AsyncFnOnce(&Client) -> Result<T, StoreError>,
@@ -226,7 +259,9 @@ async fn redrive_in(
     for one in &moved {
         answers[one.at] = Redriven::Parked;
     }
-    audit(client, schema, consumer, asked, &moved, operation).await?;
+    let touched: Vec<Touched<'_>> =
+        moved.iter().map(|one| (asked[one.at].dead_letter.0.as_slice(), Some(one.id.as_slice()))).collect();
+    audit(client, schema, consumer, Action::Redrive, &touched, operation).await?;
     Ok(answers)
 }
 
@@ -344,26 +379,29 @@ async fn move_all(
     Ok(())
 }
 
-async fn audit(
+/// A message's key, and its id where it has one.
+pub(super) type Touched<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// Writes down what is done to some messages, in this order.
+pub(super) async fn audit(
     client: &Client,
     schema: &SchemaName,
     consumer: i16,
-    asked: &[Redrive],
-    moved: &[Chosen],
+    action: Action,
+    touched: &[Touched<'_>],
     operation: &Operation,
 ) -> Result<(), StoreError> {
-    if moved.is_empty() {
+    if touched.is_empty() {
         return Ok(());
     }
     let sql = schema.render(include_str!("sql/audit_insert.sql"), GUARD);
     let words = Words::of(operation);
     let number = operation.number.as_slice();
-    let (keys, ids): (Vec<&[u8]>, Vec<&[u8]>) =
-        moved.iter().map(|one| (asked[one.at].dead_letter.0.as_slice(), one.id.as_slice())).unzip();
+    let (keys, ids): (Vec<&[u8]>, Vec<Option<&[u8]>>) = touched.iter().copied().unzip();
     let parameters: [Typed<'_>; 7] = [
         (&consumer, Type::INT2),
         (&number, Type::BYTEA),
-        (&Action::Redrive.as_str(), Type::TEXT),
+        (&action.as_str(), Type::TEXT),
         (&words.done_by, Type::TEXT),
         (&words.why, Type::TEXT),
         (&keys, Type::BYTEA_ARRAY),
@@ -434,6 +472,7 @@ fn audit_of(row: &Row) -> Read<AuditRow> {
         return Ok(Err(strange("audit")));
     };
     Ok(Ok(AuditRow {
+        number: row.try_get(7)?,
         at: Timestamp(row.try_get(0)?),
         action,
         operation: Operation { number, done_by: row.try_get(3)?, why: row.try_get(4)? },

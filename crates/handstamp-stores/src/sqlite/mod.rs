@@ -45,6 +45,7 @@ mod rehearse;
 mod slot;
 mod starts;
 mod store;
+mod unpark;
 
 pub use config::{Setup, SqliteOptions};
 pub use effect::{EffectFailure, EffectFault, SqlEffects};

@@ -15,7 +15,7 @@ use super::inbox::{find_consumer, state_of};
 use super::migrate::own_error;
 use super::parked;
 use super::store::SqliteStore;
-use crate::redrive::{Action, AuditRow, Operation, ParkedSummary, Redrive, Redriven};
+use crate::redrive::{Action, AuditFilter, AuditRow, Operation, ParkedSummary, Redrive, Redriven};
 use crate::rows::DeadLetterKey;
 use handstamp_core::parked::{FailedAttempt, OrderKey};
 use handstamp_core::{ConsumerName, CrashPoint, FailureClass, InboxState, MessageId, StoreError, Timestamp};
@@ -95,14 +95,29 @@ impl SqliteStore {
     ///
     /// # Errors
     /// `Unavailable`, `NotMigrated`.
-    #[expect(clippy::unused_async, reason = "the stores look the same; another database waits here")]
     pub async fn audit(
         &self,
         consumer: &ConsumerName,
-        key: Option<DeadLetterKey>,
+        message: Option<DeadLetterKey>,
         limit: u32,
     ) -> Result<Vec<AuditRow>, StoreError> {
-        self.read(|connection| audit(connection, consumer, key, limit))
+        let filter = AuditFilter { message, ..AuditFilter::default() };
+        self.audit_where(consumer, &filter, None, limit).await
+    }
+
+    /// A page of those lines that fit a filter, newest first, behind the one with the number `after`.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotMigrated`.
+    #[expect(clippy::unused_async, reason = "the stores look the same; another database waits here")]
+    pub async fn audit_where(
+        &self,
+        consumer: &ConsumerName,
+        filter: &AuditFilter,
+        after: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<AuditRow>, StoreError> {
+        self.read(|connection| audit(connection, consumer, filter, after, limit))
     }
 
     /// A page of a consumer's parked messages in the order in which they were parked, behind the one with the
@@ -122,10 +137,10 @@ impl SqliteStore {
 }
 
 /// One command's transaction.
-struct Within<'a> {
-    connection: &'a Connection,
-    consumer: i16,
-    operation: &'a Operation,
+pub(super) struct Within<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) consumer: i16,
+    pub(super) operation: &'a Operation,
 }
 
 /// What a dead letter says of its id.
@@ -197,7 +212,12 @@ impl Within<'_> {
         state_of(&letter)
     }
 
-    fn audit(&self, action: Action, key: DeadLetterKey, id: Option<&[u8]>) -> Result<(), StoreError> {
+    pub(super) fn audit(
+        &self,
+        action: Action,
+        key: DeadLetterKey,
+        id: Option<&[u8]>,
+    ) -> Result<(), StoreError> {
         // As text holds them: without NUL.
         let text = |text: &str| text.replace('\0', "\u{fffd}");
         let Operation { number, done_by, why } = self.operation;
@@ -205,7 +225,12 @@ impl Within<'_> {
         self.run("writing the audit", AUDIT_INSERT, values).map(drop)
     }
 
-    fn run(&self, doing: &str, sql: &str, values: &[&dyn rusqlite::ToSql]) -> Result<usize, StoreError> {
+    pub(super) fn run(
+        &self,
+        doing: &str,
+        sql: &str,
+        values: &[&dyn rusqlite::ToSql],
+    ) -> Result<usize, StoreError> {
         let failed = |e| own_error(self.connection, doing, e);
         self.connection.prepare_cached(sql).map_err(failed)?.execute(values).map_err(failed)
     }
@@ -214,14 +239,23 @@ impl Within<'_> {
 fn audit(
     connection: &Connection,
     name: &ConsumerName,
-    key: Option<DeadLetterKey>,
+    filter: &AuditFilter,
+    after: Option<i64>,
     limit: u32,
 ) -> Result<Vec<AuditRow>, StoreError> {
     let failed = |e| own_error(connection, "reading the audit", e);
-    let mut lines = connection.prepare(if key.is_some() { AUDIT } else { AUDIT_ALL }).map_err(failed)?;
-    let mut rows = match key {
-        Some(key) => lines.query(params![name.as_str(), key.0, limit]),
-        None => lines.query(params![name.as_str(), limit]),
+    // Before every time lies none: nothing is before the first millisecond there is.
+    let last = filter.until.map_or(Some(i64::MAX), |until| until.0.checked_sub(1));
+    let Some(last) = last else { return Ok(Vec::new()) };
+    let since = filter.since.map_or(i64::MIN, |since| since.0);
+    let (name, before) = (name.as_str(), after.unwrap_or(i64::MAX));
+    let action = filter.action.map(Action::as_str);
+    let id = filter.id.as_ref().map(MessageId::to_stored);
+    let sql = if filter.message.is_some() { AUDIT } else { AUDIT_ALL };
+    let mut lines = connection.prepare(sql).map_err(failed)?;
+    let mut rows = match filter.message {
+        Some(key) => lines.query(params![name, before, action, since, last, id, key.0, limit]),
+        None => lines.query(params![name, before, action, since, last, id, limit]),
     }
     .map_err(failed)?;
     let mut audit = Vec::new();
@@ -240,6 +274,7 @@ fn audit_of(row: &Row<'_>) -> rusqlite::Result<Result<AuditRow, StoreError>> {
         return Ok(Err(damaged("its line of the audit says what this program does not know")));
     };
     Ok(Ok(AuditRow {
+        number: row.get(7)?,
         at: Timestamp(row.get(0)?),
         action,
         operation: Operation { number: row.get(2)?, done_by: row.get(3)?, why: row.get(4)? },

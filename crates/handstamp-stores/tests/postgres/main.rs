@@ -22,4 +22,5 @@ mod starts;
 mod starts_parked;
 mod tls;
 mod transactions;
+mod unpark;
 mod upgrade;

@@ -16,4 +16,5 @@ mod redrive;
 mod starts;
 mod store;
 mod support;
+mod unpark;
 mod unwaited;

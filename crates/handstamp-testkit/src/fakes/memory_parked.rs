@@ -15,7 +15,8 @@ use super::memory_store::{Disk, InboxId, LOCK_TIMEOUT, MemoryStore, State, Store
 use super::memory_tx::MemoryTx;
 use bytes::Bytes;
 use handstamp_core::parked::{
-    Dedup, FailedAttempt, OrderKey, Park, ParkedMessage, ParkedStatus, ParkingStore, Resumed, Taken,
+    Dedup, FailedAttempt, HISTORY_MAX, OrderKey, Park, ParkedMessage, ParkedStatus, ParkingStore, Resumed,
+    Taken,
 };
 use handstamp_core::{
     ConsumerKey, ConsumerName, DeadLetter, FailureClass, Header, Headers, InboxState, Recorded, StoreError,
@@ -146,7 +147,10 @@ impl ParkingWork {
             disk.dead.insert((consumer, dedup.to_vec()), letter);
         }
         for (key, attempt) in self.attempts.drain(..) {
-            disk.parking.attempts.entry(key).or_default().push(attempt);
+            let history = disk.parking.attempts.entry(key).or_default();
+            if history.len() < HISTORY_MAX {
+                history.push(attempt);
+            }
         }
     }
 

@@ -1,7 +1,12 @@
--- What operators did to all of a consumer's messages, newest first.
--- Lock: none (a snapshot). Index: unique name of handstamp_consumers, handstamp_audit_by_number (backwards).
-SELECT a.at_ms, a.action, a.operation, a.done_by, a.why, a.dedup, a.id
+-- What operators did to all of a consumer's messages, newest first, before a line of the audit; only what fits.
+-- Lock: none (a snapshot). Index: unique name of handstamp_consumers, handstamp_audit_by_number (backwards); the
+-- other conditions are looked at line by line.
+SELECT a.at_ms, a.action, a.operation, a.done_by, a.why, a.dedup, a.id, a.number
 FROM handstamp_audit AS a INDEXED BY handstamp_audit_by_number
 WHERE a.consumer = (SELECT c.id FROM handstamp_consumers AS c WHERE c.name = ?1)
+  AND a.number < ?2
+  AND (?3 IS NULL OR a.action = ?3)
+  AND a.at_ms >= ?4 AND a.at_ms <= ?5
+  AND (?6 IS NULL OR a.id = ?6)
 ORDER BY a.number DESC
-LIMIT ?2
+LIMIT ?7
