@@ -3,9 +3,9 @@
 //! Authoritative: the producer. The id is taken as it was sent: nothing is trimmed, folded or
 //! guessed, and whatever is not clearly one id is a fault that says why.
 
-use crate::json::{Document, JsonFault, Kind, Node, Pointer, Shape};
+use crate::json::{Document, Kind, Node, Pointer, Shape};
 use crate::message::Record;
-use crate::message_id::{MessageId, MessageIdError, shown_text};
+use crate::message_id::{MessageId, shown_text};
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::fmt;
@@ -122,22 +122,28 @@ fn header_value(record: &Record, name: &str) -> Result<Bytes, IdentityFault> {
 
 /// One field: its text, and whether it is a string.
 fn part<'a>(document: &Document<'a>, pointer: &Pointer) -> Result<(Cow<'a, str>, bool), IdentityFault> {
-    let refuse = |why: &dyn fmt::Display| fault(&format!("field {pointer}"), why);
+    scalar(document, pointer).map_err(|why| fault(&format!("field {pointer}"), why))
+}
+
+/// A string or a number of the body, as its decoded text or its raw token, and whether it is a string; or why there
+/// is none that says something.
+pub(crate) fn scalar<'a>(document: &Document<'a>, pointer: &Pointer) -> Result<(Cow<'a, str>, bool), String> {
     let node: Node<'a> = match document.at(pointer) {
         Ok(Some(node)) => node,
-        Ok(None) => return Err(refuse(&"it is missing")),
-        Err(error) => return Err(refuse(&error)),
+        Ok(None) => return Err("it is missing".to_owned()),
+        Err(error) => return Err(error.to_string()),
     };
     match node.kind() {
         Kind::Number => Ok((Cow::Borrowed(node.raw()), false)),
         Kind::String => match node.text() {
-            Ok(text) if text.is_empty() => Err(refuse(&MessageIdError::Empty)),
-            Ok(text) if text.chars().all(char::is_whitespace) => Err(refuse(&MessageIdError::Blank)),
+            Ok(text) if text.is_empty() => Err("it is empty".to_owned()),
+            Ok(text) if text.chars().all(char::is_whitespace) => {
+                Err("it is blank (only white space)".to_owned())
+            }
             Ok(text) => Ok((text, true)),
-            Err(error @ JsonFault::LoneSurrogate) => Err(refuse(&error)),
-            Err(error) => Err(refuse(&error)),
+            Err(error) => Err(error.to_string()),
         },
-        kind => Err(refuse(&format_args!("it is {}", kind.as_str()))),
+        kind => Err(format!("it is {}", kind.as_str())),
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! * the words: [`Message`], [`Delivery`], [`Claim`], [`DeadLetter`], [`Report`];
 //! * the seams: [`Source`], [`Store`], [`Sink`], [`Handler`] and [`BatchHandler`];
-//! * the pure rules: [`identity`], [`decide`], [`retry`], [`offsets`], [`json`], [`invariants`];
+//! * the pure rules: [`identity`], [`decide`], [`retry`], [`breaker`], [`offsets`], [`version`], [`json`], [`invariants`];
 //! * the named places where the crash lab ends the process: [`CrashPoint`];
 //! * the engine: [`Consumer`], which polls a source, claims in batches, runs handlers inside the
 //!   store's transaction, commits, and only then settles.
@@ -12,6 +12,7 @@
 //! What is authoritative: the store's unique key decides whether a message is first or a duplicate;
 //! the broker decides what is delivered again; the local clock decides nothing but waiting times.
 
+pub mod breaker;
 pub mod chain;
 pub mod clock;
 pub mod consumer;
@@ -33,7 +34,10 @@ pub mod source;
 pub mod start;
 pub mod store;
 pub mod telemetry;
+pub mod version;
+pub mod version_store;
 
+pub use breaker::{BreakerPolicy, BreakerState};
 pub use consumer::{
     Consumer, ConsumerOptions, OnFailure, OnIdReuse, Order, RunError, RunErrorKind, StopReason,
 };
@@ -54,3 +58,5 @@ pub use store::{
     InboxState, NameError, Reason, Recorded, Store, StoreCapabilities, StoreError, StoreErrorKind,
 };
 pub use telemetry::{Counts, LaneLag, LiveCounts, Report};
+pub use version::{Version, VersionFault, VersionGuard, VersionKey, VersionKind, Versioned};
+pub use version_store::VersionStore;

@@ -21,6 +21,7 @@ use crate::message::Timestamp;
 use crate::message_id::MessageId;
 use crate::parked::{Dedup, ParkingStore, Taken};
 use crate::store::{Begun, ClaimRequest, ConsumerKey, StoreError};
+use crate::version_store::VersionStore;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -97,8 +98,8 @@ pub struct TakenOver {
     pub crashes: Vec<Crash>,
 }
 
-/// A store that keeps start records.
-pub trait StartStore: ParkingStore {
+/// A store that keeps start records; the last of the seams that the engine asks a store for.
+pub trait StartStore: ParkingStore + VersionStore {
     /// As [`begin`](crate::Store::begin), with a start record in front: an own transaction that is committed before the
     /// claim is answered, whatever becomes of it. It replaces that of the same owner and lane.
     ///

@@ -184,13 +184,15 @@ pub enum FailureClass {
     TimedOut,
     /// The process died while it handled this message alone, again and again.
     Crashed,
+    /// No usable version or key of one, or a version of another kind than what is applied of its key.
+    Version,
     /// It did not fail: it waits behind another parked message of its order key.
     Waiting,
 }
 
 impl FailureClass {
     /// Every class, for tables and parsers.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Identity,
         Self::Unreadable,
         Self::TooLarge,
@@ -203,6 +205,7 @@ impl FailureClass {
         Self::Panicked,
         Self::TimedOut,
         Self::Crashed,
+        Self::Version,
         Self::Waiting,
     ];
 
@@ -222,6 +225,7 @@ impl FailureClass {
             Self::Panicked => "panicked",
             Self::TimedOut => "timed_out",
             Self::Crashed => "crashed",
+            Self::Version => "version",
             Self::Waiting => "waiting",
         }
     }

@@ -1,6 +1,9 @@
 //! What both databases' rehearsals write and take back.
 
-use handstamp_core::{DeadLetter, FailureClass, Headers, MessageId, Origin, Reason, Record, Timestamp};
+use handstamp_core::{
+    DeadLetter, FailureClass, Headers, MessageId, Origin, Reason, Record, Timestamp, Version, VersionKey,
+};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
 /// An id that nobody has, and its dead letter.
@@ -25,4 +28,9 @@ pub(crate) fn rehearsed_letter() -> DeadLetter {
         received_at: Timestamp(0),
         failed_at: Timestamp(0),
     }
+}
+
+/// A mark of a key that nobody has.
+pub(crate) fn rehearsed_marks(letter: &DeadLetter) -> BTreeMap<VersionKey, Version> {
+    Version::parse("1").into_iter().map(|version| (VersionKey(letter.dedup()), version)).collect()
 }

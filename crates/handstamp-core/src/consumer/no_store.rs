@@ -6,6 +6,9 @@ use crate::store::{
     Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Recorded, Store,
     StoreCapabilities, StoreError,
 };
+use crate::version::{Version, VersionKey};
+use crate::version_store::VersionStore;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
 
@@ -90,6 +93,17 @@ impl ParkingStore for NoStore {
     }
 
     async fn parked_status(&self, _: &ConsumerKey) -> Result<ParkedStatus, StoreError> {
+        match *self {}
+    }
+}
+
+impl VersionStore for NoStore {
+    async fn raise_marks(
+        &self,
+        _: &mut Self,
+        _: &ConsumerKey,
+        _: &BTreeMap<VersionKey, Version>,
+    ) -> Result<BTreeMap<VersionKey, Version>, StoreError> {
         match *self {}
     }
 }

@@ -72,6 +72,8 @@ pub(crate) struct Slot {
     pub(crate) parked: OnceLock<parked::Statements>,
     /// Statements for start records, from their first use on.
     pub(crate) starts: OnceLock<starts::Statements>,
+    /// Raises marks of versions, from its first use on.
+    pub(crate) raise_marks: OnceLock<Statement>,
 }
 
 impl Slot {
@@ -235,6 +237,7 @@ impl Slots {
             effects: Mutex::new(HashMap::new()),
             parked: OnceLock::new(),
             starts: OnceLock::new(),
+            raise_marks: OnceLock::new(),
         })
     }
 

@@ -17,23 +17,24 @@ use tokio_postgres::types::{Oid, Type};
 use tokio_postgres::{Client, GenericClient};
 
 /// The number of the last migration that this program brings.
-pub const SCHEMA_VERSION: i32 = 3;
+pub const SCHEMA_VERSION: i32 = 4;
 
 struct Migration {
     number: i32,
     sql: &'static str,
 }
 
-const MIGRATIONS: [Migration; 3] = [
+const MIGRATIONS: [Migration; 4] = [
     Migration { number: 1, sql: include_str!("migrations/0001_inbox.sql") },
     Migration { number: 2, sql: include_str!("migrations/0002_parked.sql") },
     Migration { number: 3, sql: include_str!("migrations/0003_starts.sql") },
+    Migration { number: 4, sql: include_str!("migrations/0004_versions.sql") },
 ];
 const BOOTSTRAP: &str = include_str!("sql/bootstrap.sql");
 
 /// What a role that runs needs of our own relations: privileges, and on what. Numbers of rows come from identity
 /// columns, whose sequences need no right of their own.
-const OWN_GRANTS: [(&str, &str); 12] = [
+const OWN_GRANTS: [(&str, &str); 13] = [
     ("USAGE", "SCHEMA {schema}"),
     ("SELECT", "{schema}.migrations"),
     ("SELECT", "{schema}.setups"),
@@ -46,6 +47,7 @@ const OWN_GRANTS: [(&str, &str); 12] = [
     ("SELECT, INSERT, UPDATE, DELETE", "{schema}.starts"),
     ("SELECT, INSERT, UPDATE, DELETE", "{schema}.parked_starts"),
     ("SELECT, INSERT, DELETE", "{schema}.crashes"),
+    ("SELECT, INSERT, UPDATE", "{schema}.versions"),
 ];
 
 /// A file of the user's own tables, run once.

@@ -45,6 +45,7 @@ mod rehearse;
 mod starts;
 mod store;
 mod tls;
+mod versions;
 mod unpark;
 mod wire;
 

@@ -113,7 +113,7 @@ impl PostgresStore {
     }
 
     /// Runs statements in a transaction that the caller must roll back after an error.
-    async fn within<T>(
+    pub(super) async fn within<T>(
         &self,
         tx: &Tx,
         what: &str,

@@ -4,15 +4,15 @@
 //! without rights, a database that is read-only and limits that the server does not take.
 //!
 //! ```text
-//!  schema's version ─► BEGIN, limits ─► register ─► claim, start ─► dead letter ─► park … ─► ROLLBACK
+//!  schema's version ─► BEGIN, limits ─► register ─► claim, start ─► dead letter, mark ─► park … ─► ROLLBACK
 //! ```
 
 use super::classify::store_error;
 use super::connect::Slot;
 use super::inbox::{self, Batch, ConsumerParameters, Opening};
 use super::store::{PostgresStore, advisory_key};
-use super::{config::SchemaName, failure};
-use crate::rehearsal::rehearsed_letter;
+use super::{config::SchemaName, failure, versions};
+use crate::rehearsal::{rehearsed_letter, rehearsed_marks};
 use handstamp_core::{ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fingerprint, StoreError};
 use tokio_postgres::types::Type;
 
@@ -20,8 +20,8 @@ use tokio_postgres::types::Type;
 const NOBODY: i16 = 0;
 
 impl PostgresStore {
-    /// Does what a run does up to its first message, and a claim, a dead letter, start records and a parked
-    /// message of its own, and takes everything back. True when the consumer's name was registered before.
+    /// Does what a run does up to its first message, and a claim, a dead letter, start records, a mark of a version
+    /// and a parked message of its own, and takes everything back. True when the consumer's name was registered before.
     ///
     /// # Errors
     /// Whatever would end or stop a run: `NotMigrated`, `FingerprintMismatch`, `SchemaMismatch` where the
@@ -31,6 +31,7 @@ impl PostgresStore {
         self.with_slot(async |slot| {
             let (known, consumer, letter) = rehearse_in(slot, self.schema(), name, fingerprint).await?;
             self.rehearse_starts(slot, &consumer, &letter).await?;
+            versions::raise(slot, self.schema(), consumer.id, &rehearsed_marks(&letter)).await?;
             self.rehearse_parking(slot, consumer.id, letter).await?;
             let rolled_back = slot.client().batch_execute("ROLLBACK").await;
             rolled_back.map(|()| known).map_err(|e| store_error("rolling back", e))

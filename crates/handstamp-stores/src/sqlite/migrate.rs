@@ -17,14 +17,15 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: [Migration; 3] = [
+const MIGRATIONS: [Migration; 4] = [
     Migration { number: 1, name: "0001_inbox.sql", sql: include_str!("migrations/0001_inbox.sql") },
     Migration { number: 2, name: "0002_parked.sql", sql: include_str!("migrations/0002_parked.sql") },
     Migration { number: 3, name: "0003_starts.sql", sql: include_str!("migrations/0003_starts.sql") },
+    Migration { number: 4, name: "0004_versions.sql", sql: include_str!("migrations/0004_versions.sql") },
 ];
 
 /// The newest schema this program makes.
-const NEWEST: i64 = 3;
+const NEWEST: i64 = 4;
 
 /// Where migrations are remembered.
 const MEMORY: &str = "CREATE TABLE IF NOT EXISTS handstamp_migrations (
@@ -36,7 +37,7 @@ const MEMORY: &str = "CREATE TABLE IF NOT EXISTS handstamp_migrations (
 ";
 
 /// The tables that messages lie in, and which migration makes each.
-const TABLES: [(&str, i64); 9] = [
+const TABLES: [(&str, i64); 10] = [
     ("handstamp_consumers", 1),
     ("handstamp_inbox", 1),
     ("handstamp_dead_letters", 1),
@@ -46,6 +47,7 @@ const TABLES: [(&str, i64); 9] = [
     ("handstamp_starts", 3),
     ("handstamp_parked_starts", 3),
     ("handstamp_crashes", 3),
+    ("handstamp_versions", 4),
 ];
 
 /// What a migration did.

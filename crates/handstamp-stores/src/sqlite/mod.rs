@@ -46,6 +46,7 @@ mod slot;
 mod starts;
 mod store;
 mod unpark;
+mod versions;
 
 pub use config::{Setup, SqliteOptions};
 pub use effect::{EffectFailure, EffectFault, SqlEffects};

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  new file ─► made beside it ─┐
-//!  known file ─────────────────┴─► tables ─► effects ─► BEGIN ─► register ─► claim ─► dead letter ─► park ─► retry
+//!  known file ─────────────────┴─► tables ─► effects ─► BEGIN ─► register ─► claim ─► dead letter, mark ─► park ─► retry
 //!                                                                                            └─► ROLLBACK
 //! ```
 
@@ -15,8 +15,8 @@ use super::config::SqliteOptions;
 use super::connect::{open, open_reader, refuse_path, refuse_read_only};
 use super::effect::SqlEffects;
 use super::store::SqliteStore;
-use super::{failure, inbox, migrate, parked};
-use crate::rehearsal::rehearsed_letter;
+use super::{failure, inbox, migrate, parked, versions};
+use crate::rehearsal::{rehearsed_letter, rehearsed_marks};
 use handstamp_core::{ClaimRequest, ConsumerName, Fingerprint, StoreError};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
@@ -31,8 +31,8 @@ pub struct Rehearsed {
 }
 
 impl SqliteStore {
-    /// Does what a run does up to its first message, and a claim, a dead letter and a parked message of its own,
-    /// and takes everything back. Effects that cannot be prepared do not end it: all of them are found.
+    /// Does what a run does up to its first message, and a claim, a dead letter, a mark of a version and a parked
+    /// message of its own, and takes everything back. Effects that cannot be prepared do not end it: all of them are found.
     ///
     /// # Errors
     /// Whatever else would end or stop a run: as [`SqliteStore::open`] and `register`, and `Unavailable` where
@@ -103,6 +103,7 @@ fn write(connection: &Connection, name: &ConsumerName, fingerprint: &Fingerprint
         letter.id.iter().map(|id| ClaimRequest { id: id.clone(), digest: Some(letter.digest) }).collect();
     let claimed = inbox::claim_batch(connection, &consumer, &requests)?;
     failure::record(connection, &consumer, std::slice::from_ref(&letter), &claimed.first)?;
+    versions::raise(connection, &consumer, &rehearsed_marks(&letter))?;
     parked::rehearse(connection, &consumer, letter, &claimed.first)
 }
 

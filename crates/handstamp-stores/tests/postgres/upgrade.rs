@@ -4,10 +4,14 @@ use crate::harness::{TestDatabase, connect, id, letter, name, request};
 use crate::parked::{ids, take};
 use crate::starts::{alone, lane, starter};
 use handstamp_core::parked::{ParkingStore, Resumed};
-use handstamp_core::{Claim, FailureClass, Fingerprint, InboxState, StartStore, Store, StoreErrorKind};
+use handstamp_core::{
+    Claim, FailureClass, Fingerprint, InboxState, StartStore, Store, StoreErrorKind, Version, VersionKey,
+    VersionStore,
+};
 use handstamp_stores::postgres::{MigrateOptions, SCHEMA_VERSION, migrate_with, show_sql};
 use handstamp_stores::redrive::{Operation, Redrive, Redriven};
 use handstamp_stores::rows::DeadLetterKey;
+use std::collections::BTreeMap;
 
 /// Runs a test once on each server, without our tables.
 macro_rules! from_nothing {
@@ -31,6 +35,8 @@ from_nothing!(
     what_version_1_runs_works_on_version_2,
     from_2_to_this_version,
     what_version_2_runs_works_on_version_3,
+    from_3_to_this_version,
+    what_version_3_runs_works_on_version_4,
 );
 
 /// The schema as version 1 of the program left it, with its rights.
@@ -213,7 +219,6 @@ async fn from_2_to_this_version(database: TestDatabase) {
 
 /// Version 2 accepts the schema of version 3 and must then work on it, beside what version 3 started.
 async fn what_version_2_runs_works_on_version_3(database: TestDatabase) {
-    assert_eq!(SCHEMA_VERSION, 3, "the next version needs such a test of its own");
     version_3(&database).await;
     let client = connect(&database.url()).await;
     client.batch_execute(&version_2_runs(0)).await.unwrap();
@@ -251,6 +256,55 @@ async fn what_version_2_runs_works_on_version_3(database: TestDatabase) {
     {
         assert!(sql.contains(table), "{table}");
     }
+}
+
+/// With starts and a crash in it: what version 3 knows of them stays, and marks can be raised.
+async fn from_3_to_this_version(database: TestDatabase) {
+    version_3(&database).await;
+    let client = connect(&database.url()).await;
+    client.batch_execute(&version_2_runs(0)).await.unwrap();
+    client.batch_execute(VERSION_3_STARTS).await.unwrap();
+    let (wallet, fingerprint) = (name("wallet"), Fingerprint("test".into()));
+    let error = database.store().register(&wallet, &fingerprint, false).await.unwrap_err();
+    assert!(error.to_string().contains("version 3") && error.to_string().contains("migrate"), "{error}");
+    let admin = database.admin().await;
+    let migrated = migrate_with(&admin, &MigrateOptions::default()).await.unwrap();
+    assert_eq!((migrated.applied, migrated.version), ((4..=SCHEMA_VERSION).collect(), SCHEMA_VERSION));
+    let error = database.store().rehearse(&wallet, &fingerprint).await.unwrap_err();
+    assert_eq!(error.kind, StoreErrorKind::SchemaMismatch);
+    assert!(error.to_string().contains("--grant-to"), "{error}");
+    let options = MigrateOptions { grant_to: vec![database.role.clone()], ..MigrateOptions::default() };
+    assert_eq!(migrate_with(&admin, &options).await.unwrap().applied, [0; 0]);
+    let store = database.store();
+    assert!(store.rehearse(&wallet, &fingerprint).await.unwrap());
+    let key = store.register(&wallet, &fingerprint, false).await.unwrap();
+    let orphans = store.take_over(&key, &starter(9), &[lane("credits/0")]).await.unwrap().orphans;
+    assert_eq!(orphans.len(), 1);
+    let marks = BTreeMap::from([(VersionKey([1; 16]), Version::parse("5").unwrap())]);
+    for before in [BTreeMap::new(), marks.clone()] {
+        let (mut tx, _) = store.begin(&key, &[]).await.unwrap();
+        assert_eq!(store.raise_marks(&mut tx, &key, &marks).await.unwrap(), before);
+        store.commit(tx).await.unwrap();
+    }
+}
+
+/// Version 3 accepts the schema of version 4 and must then work on it, beside marks that version 4 raised.
+async fn what_version_3_runs_works_on_version_4(database: TestDatabase) {
+    assert_eq!(SCHEMA_VERSION, 4, "the next version needs such a test of its own");
+    version_3(&database).await;
+    migrate_with(&database.admin().await, &MigrateOptions::default()).await.unwrap();
+    let marks = "INSERT INTO handstamp.versions (consumer, key, version) VALUES (1, decode(repeat('01', 16), 'hex'), '\\x0102')";
+    database.admin().await.batch_execute(marks).await.unwrap();
+    // As a role without any right on what is new.
+    let client = connect(&database.url()).await;
+    client.batch_execute(&version_2_runs(0)).await.unwrap();
+    client.batch_execute(VERSION_3_STARTS).await.unwrap();
+    client.batch_execute(&version_2_runs(1)).await.unwrap();
+    assert_eq!(database.number("SELECT count(*) FROM handstamp.starts").await, 1);
+    assert_eq!(database.number("SELECT count(*) FROM handstamp.versions").await, 1);
+    assert!(client.batch_execute("SELECT FROM handstamp.versions").await.is_err());
+    let sql = show_sql(&handstamp_stores::postgres::SchemaName::default());
+    assert!(sql.contains("TABLE \"handstamp\".versions"));
 }
 
 /// What version 3 writes of its own.

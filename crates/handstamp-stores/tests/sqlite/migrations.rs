@@ -4,12 +4,13 @@ use crate::support::{attempt, beside, id, letter, number, open, options, park, r
 use handstamp_core::parked::{ParkingStore, Resumed};
 use handstamp_core::{
     Claim, ConsumerName, FailureClass, Fingerprint, InboxState, Owner, StartStore, Starter, Store,
-    StoreErrorKind,
+    StoreErrorKind, Version, VersionKey, VersionStore,
 };
 use handstamp_stores::redrive::{Operation, Redrive, Redriven};
 use handstamp_stores::rows::DeadLetterKey;
 use handstamp_stores::sqlite::{self, Setup, SqliteOptions, SqliteStore};
 use rusqlite::{Connection, TransactionBehavior};
+use std::collections::BTreeMap;
 use tempfile::TempDir;
 
 const TABLES: &str = "SELECT count(*) FROM sqlite_schema WHERE type = 'table'";
@@ -41,7 +42,7 @@ async fn a_new_file_is_migrated_once() {
     );
     SqliteStore::open(options(&folder)).await.unwrap();
     assert_eq!(number(&beside(&folder), "SELECT count(*) FROM accounts"), 1, "the setup file ran once");
-    assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_migrations"), 3);
+    assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_migrations"), 4);
 }
 
 #[tokio::test]
@@ -53,7 +54,7 @@ async fn a_file_with_tables_is_migrated_only_when_asked() {
     assert_eq!(number(&beside(&folder), TABLES), 1);
     assert_eq!(
         SqliteStore::migrate(options(&folder)).await.unwrap().ran,
-        ["0001_inbox.sql", "0002_parked.sql", "0003_starts.sql", "schema.sql"]
+        ["0001_inbox.sql", "0002_parked.sql", "0003_starts.sql", "0004_versions.sql", "schema.sql"]
     );
     SqliteStore::open(options(&folder)).await.unwrap();
 }
@@ -66,7 +67,7 @@ async fn the_printed_sql_makes_the_same_tables() {
     assert_eq!(sqlite::migrate(&by_hand).unwrap().ran, Vec::<String>::new());
     let by_us = Connection::open_in_memory().unwrap();
     let ran = sqlite::migrate(&by_us).unwrap().ran;
-    assert_eq!(ran, ["0001_inbox.sql", "0002_parked.sql", "0003_starts.sql"]);
+    assert_eq!(ran, ["0001_inbox.sql", "0002_parked.sql", "0003_starts.sql", "0004_versions.sql"]);
     assert_eq!(schema(&by_hand), schema(&by_us));
 }
 
@@ -128,12 +129,12 @@ async fn tables_of_another_program_are_refused() {
         )
         .unwrap()
     };
-    newer(4);
-    SqliteStore::open(options(&folder)).await.unwrap();
     newer(5);
+    SqliteStore::open(options(&folder)).await.unwrap();
+    newer(6);
     refused(options(&folder), StoreErrorKind::NotMigrated, "newer program").await;
     eyes.execute_batch(
-        "DELETE FROM handstamp_migrations WHERE number > 3; UPDATE handstamp_migrations SET checksum = x'00'",
+        "DELETE FROM handstamp_migrations WHERE number > 4; UPDATE handstamp_migrations SET checksum = x'00'",
     )
     .unwrap();
     refused(options(&folder), StoreErrorKind::NotMigrated, "another content").await;
@@ -183,7 +184,7 @@ async fn a_file_of_the_first_version_is_brought_up_when_asked_and_keeps_its_data
     }
     assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_migrations"), 1);
     let ran = SqliteStore::migrate(unset(&folder)).await.unwrap().ran;
-    assert_eq!(ran, ["0002_parked.sql", "0003_starts.sql"]);
+    assert_eq!(ran, ["0002_parked.sql", "0003_starts.sql", "0004_versions.sql"]);
     let store = SqliteStore::open(unset(&folder)).await.unwrap();
     let consumer = registered(&store, "wallet").await;
     let (tx, claims) = store.begin(&consumer, &requests(["applied", "dead"])).await.unwrap();
@@ -276,7 +277,10 @@ async fn a_file_of_the_second_version_keeps_what_is_parked_and_its_history() {
     let error = SqliteStore::open(unset(&folder)).await.unwrap_err();
     assert_eq!(error.kind, StoreErrorKind::NotMigrated, "{error}");
     assert!(error.message.contains("0003_starts.sql has not run"), "{error}");
-    assert_eq!(SqliteStore::migrate(unset(&folder)).await.unwrap().ran, ["0003_starts.sql"]);
+    assert_eq!(
+        SqliteStore::migrate(unset(&folder)).await.unwrap().ran,
+        ["0003_starts.sql", "0004_versions.sql"]
+    );
     let store = SqliteStore::open(unset(&folder)).await.unwrap();
     let consumer = registered(&store, "wallet").await;
     let name = ConsumerName::new("wallet").unwrap();
@@ -295,6 +299,37 @@ async fn a_file_of_the_second_version_keeps_what_is_parked_and_its_history() {
     store.resume(&mut tx, &consumer, &applied).await.unwrap();
     store.commit(tx).await.unwrap();
     assert_eq!(store.parked_status(&consumer).await.unwrap().count, 1);
+}
+
+/// A file that a program of the third version made: a start that nobody ended, and what that version knows of.
+#[tokio::test]
+async fn a_file_of_the_third_version_keeps_what_was_started_and_gets_marks() {
+    let folder = TempDir::new().unwrap();
+    let store = SqliteStore::open(unset(&folder)).await.unwrap();
+    let consumer = registered(&store, "wallet").await;
+    park(&store, &consumer, &[row("parked", None)]).await;
+    let by = Starter { owner: Owner::random(), node: "node/1".into() };
+    let (tx, _) = store.start_due(&consumer, 10, &by).await.unwrap().unwrap();
+    store.rollback(tx).await.unwrap();
+    drop(store);
+    let file = beside(&folder);
+    file.execute_batch("DROP TABLE handstamp_versions; DELETE FROM handstamp_migrations WHERE number > 3")
+        .unwrap();
+    let error = SqliteStore::open(unset(&folder)).await.unwrap_err();
+    assert!(error.message.contains("0004_versions.sql has not run"), "{error}");
+    assert_eq!(SqliteStore::migrate(unset(&folder)).await.unwrap().ran, ["0004_versions.sql"]);
+    let store = SqliteStore::open(unset(&folder)).await.unwrap();
+    // Another owner finds that the message was started alone.
+    let other = Starter { owner: Owner::random(), node: "node/2".into() };
+    let (mut tx, rows) = store.start_due(&consumer, 10, &other).await.unwrap().unwrap();
+    assert_eq!(rows[0].crashes.len(), 1);
+    let marks = BTreeMap::from([(VersionKey([1; 16]), Version::parse("5").unwrap())]);
+    assert!(store.raise_marks(&mut tx, &consumer, &marks).await.unwrap().is_empty());
+    store.resume(&mut tx, &consumer, &[(rows[0].dedup, Resumed::Applied)]).await.unwrap();
+    store.commit(tx).await.unwrap();
+    let (mut tx, _) = store.begin(&consumer, &[]).await.unwrap();
+    assert_eq!(store.raise_marks(&mut tx, &consumer, &marks).await.unwrap(), marks);
+    store.rollback(tx).await.unwrap();
 }
 
 /// What a retry would meet at night is met before the first message.
@@ -352,7 +387,7 @@ fn many_processes_may_bring_a_file_up_at_once() {
         })
         .collect();
     let ran: usize = starts.into_iter().map(|start| start.join().unwrap().unwrap()).sum();
-    assert_eq!(ran, 2);
+    assert_eq!(ran, 3);
     assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_inbox"), 2);
 }
 
