@@ -9,6 +9,7 @@ mod common;
 mod ends;
 mod faults;
 mod processes;
+mod resumed;
 mod servers;
 mod usage;
 mod verify;

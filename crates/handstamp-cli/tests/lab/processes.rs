@@ -55,10 +55,15 @@ pub(crate) fn below(pid: u32) -> Vec<Known> {
 }
 
 #[track_caller]
-pub(crate) fn within(what: &str, mut done: impl FnMut() -> bool) {
-    let until = Instant::now() + LIMIT;
+pub(crate) fn within(what: &str, done: impl FnMut() -> bool) {
+    within_time(what, LIMIT, done);
+}
+
+#[track_caller]
+pub(crate) fn within_time(what: &str, limit: Duration, mut done: impl FnMut() -> bool) {
+    let until = Instant::now() + limit;
     while !done() {
-        assert!(Instant::now() < until, "not within {LIMIT:?}: {what}");
+        assert!(Instant::now() < until, "not within {limit:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
