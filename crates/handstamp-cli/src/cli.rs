@@ -14,7 +14,7 @@ const EXIT_CODES: &str = "Exit codes:
   2  wrong command line or configuration
   3  source or store cannot be reached
   4  the tables are missing: run `handstamp migrate FILE`
-  5  a check, or the lab, found a problem; dead letters that were to go stayed
+  5  a check, or the lab, found a problem; dead letters that were named stayed, or are not there
   6  a run of the lab proves nothing: a control did no harm
   7  stopped before it had finished; what was open is rolled back and comes again";
 

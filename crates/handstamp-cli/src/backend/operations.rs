@@ -49,13 +49,40 @@ pub(crate) trait Operations {
         key: DeadLetterKey,
     ) -> Result<Vec<FailedAttempt>, StoreError>;
 
-    /// What operators did to one message or to all, newest first.
-    async fn audit(
+    /// A page of what operators did, newest first; only what fits.
+    async fn audit_where(
         &self,
         name: &ConsumerName,
-        key: Option<DeadLetterKey>,
+        filter: &AuditFilter,
+        after: Option<i64>,
         limit: u32,
     ) -> Result<Vec<AuditRow>, StoreError>;
+
+    /// One parked message, whole.
+    async fn parked_one(
+        &self,
+        name: &ConsumerName,
+        key: DeadLetterKey,
+    ) -> Result<Option<ParkedRow>, StoreError>;
+
+    /// Makes parked messages due at once, in one transaction.
+    async fn send_now(
+        &self,
+        name: &ConsumerName,
+        keys: &[DeadLetterKey],
+        operation: &Operation,
+    ) -> Result<Vec<Unparked>, StoreError>;
+
+    /// Gives parked messages up for good, in one transaction.
+    async fn discard_parked(
+        &self,
+        name: &ConsumerName,
+        keys: &[DeadLetterKey],
+        operation: &Operation,
+    ) -> Result<Vec<Unparked>, StoreError>;
+
+    /// How many parked messages have a key and no order key.
+    async fn parked_unordered(&self, name: &ConsumerName) -> Result<u64, StoreError>;
 
     /// A page of parked messages, in the order of parking.
     async fn parked_page(
@@ -139,13 +166,44 @@ macro_rules! operations {
                 <$store>::attempts(self, name, key).await
             }
 
-            async fn audit(
+            async fn audit_where(
                 &self,
                 name: &ConsumerName,
-                key: Option<DeadLetterKey>,
+                filter: &AuditFilter,
+                after: Option<i64>,
                 limit: u32,
             ) -> Result<Vec<AuditRow>, StoreError> {
-                <$store>::audit(self, name, key, limit).await
+                <$store>::audit_where(self, name, filter, after, limit).await
+            }
+
+            async fn parked_one(
+                &self,
+                name: &ConsumerName,
+                key: DeadLetterKey,
+            ) -> Result<Option<ParkedRow>, StoreError> {
+                <$store>::parked_message(self, name, key).await
+            }
+
+            async fn send_now(
+                &self,
+                name: &ConsumerName,
+                keys: &[DeadLetterKey],
+                operation: &Operation,
+            ) -> Result<Vec<Unparked>, StoreError> {
+                <$store>::send_now(self, name, keys, operation).await
+            }
+
+            async fn discard_parked(
+                &self,
+                name: &ConsumerName,
+                keys: &[DeadLetterKey],
+                operation: &Operation,
+            ) -> Result<Vec<Unparked>, StoreError> {
+                <$store>::discard_parked(self, name, keys, operation).await
+            }
+
+            async fn parked_unordered(&self, name: &ConsumerName) -> Result<u64, StoreError> {
+                <$store>::parked_unordered(self, name).await
             }
 
             async fn parked_page(

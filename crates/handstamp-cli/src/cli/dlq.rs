@@ -5,7 +5,7 @@ use crate::dlq::pace::Rate;
 use crate::dlq::time;
 use clap::{Args, Subcommand};
 use handstamp_core::{FailureClass, MessageId, Timestamp};
-use handstamp_stores::redrive::DeadLetterFilter;
+use handstamp_stores::redrive::{Action, AuditFilter, DeadLetterFilter};
 use handstamp_stores::rows::DeadLetterKey;
 use std::path::PathBuf;
 
@@ -22,16 +22,18 @@ pub(crate) enum DlqCommand {
     #[command(after_help = "Examples:
   handstamp dlq groups wallet.toml
   handstamp dlq groups wallet.toml --since 2026-01-31T22:00:00Z --json
+  handstamp dlq groups wallet.toml --wide
 
-A group's name is computed from what its dead letters share: it is the same tomorrow and on another machine, and \
+Two lines a group: below its counts stand the key of an example, for `dlq show`, and the reason as far as it fits. \
+--wide has one line a group and the whole reason. A group's name is computed from what its dead letters share: it is the same tomorrow and on another machine, and \
 `dlq redrive --group` takes it. At most 10,000 groups are told apart; what fits none of them is counted as `other`.")]
     Groups(DlqGroupsArgs),
-    /// Show one dead letter whole, with its failed attempts and what operators did to it.
+    /// Show one dead letter or parked message whole, with its failed attempts and what operators did to it.
     #[command(after_help = "Example:
   handstamp dlq show wallet.toml 0f1e2d3c4b5a69788796a5b4c3d2e1f0
 
-A message that was sent back or given up has its attempts and its audit still: they are shown where the dead letter \
-itself is no more.")]
+A parked message says when it is due, and which one of its key it waits behind. One that was sent back or given up \
+has its attempts and its audit still: they are shown where the dead letter itself is no more.")]
     Show(DlqShowArgs),
     /// Write dead letters as JSON lines, byte for byte.
     #[command(after_help = "Examples:
@@ -49,21 +51,24 @@ Key, value and header values are text where they are UTF-8, otherwise {\"base64\
   handstamp dlq redrive wallet.toml --all --limit 100
 
 What is sent back is parked and due at once; a message keeps its history and is applied at most once. Nothing is \
-meant that was not named: KEY, a filter, --group or --all.
+meant that was not named: KEY, a filter, --group or --all. A KEY from `dlq parked` makes that message due now; its \
+attempts stay counted, and the order of its key holds.
 
 One without an id gets the id that today's `[identity]` finds, and stays where it finds none. One whose id is \
 another message's (class id_reused) needs `--as-id NEW`. One of which only a prefix was kept stays. What stays is said \
 with its reason.
 
 Stopped, by Ctrl-C or a cut connection, it has done what it said; the same command again goes on with the rest. Exit 0: \
-everything that was meant was sent back, or was before; 5: something stayed; 7: stopped.")]
+everything that was meant was sent back, or was before, or a filter found nothing; 5: something stayed, or a KEY, \
+--id or --group names none; 7: stopped.")]
     Redrive(DlqRedriveArgs),
-    /// Give dead letters up for good: their bytes go, their ids stay known as discarded.
+    /// Give dead letters or parked messages up for good: their bytes go, their ids stay known as discarded.
     #[command(after_help = "Examples:
   handstamp dlq discard wallet.toml --group 1f0c8a9b --dry-run --why 'test messages'
   handstamp dlq discard wallet.toml 0f1e2d3c4b5a69788796a5b4c3d2e1f0 --why 'refunded by hand'
 
-`dlq export` keeps their bytes, if it is run before. Exit codes as of `dlq redrive`.")]
+A KEY from `dlq parked` gives that message up; the next of its key is then the first. `dlq export` keeps the bytes of dead \
+letters, if it is run before, and `dlq show --json` those of a parked message. Exit codes as of `dlq redrive`.")]
     Discard(DlqDiscardArgs),
     /// List messages that wait for a retry, in the order of parking.
     #[command(after_help = "Examples:
@@ -73,7 +78,8 @@ everything that was meant was sent back, or was before; 5: something stayed; 7: 
     /// List what operators did, newest first: when, who, what, why.
     #[command(after_help = "Examples:
   handstamp dlq audit wallet.toml
-  handstamp dlq audit wallet.toml --limit 500 --json")]
+  handstamp dlq audit wallet.toml --id order-17
+  handstamp dlq audit wallet.toml --action discard --since 12h --limit 500 --json")]
     Audit(DlqAuditArgs),
 }
 
@@ -119,7 +125,7 @@ impl FilterArgs {
 pub(crate) struct SelectionArgs {
     /// The pipeline's TOML file.
     pub(crate) file: PathBuf,
-    /// Dead letters by their keys from `dlq list`.
+    /// Messages by their keys from `dlq list` or `dlq parked`.
     #[arg(value_name = "KEY", value_parser = dead_letter_key, conflicts_with_all = ["class", "since", "until", "record_key", "topic", "id", "group", "all"])]
     pub(crate) keys: Vec<DeadLetterKey>,
     #[command(flatten)]
@@ -169,6 +175,9 @@ pub(crate) struct DlqGroupsArgs {
     /// Show at most so many groups, the largest first.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
+    /// One line a group, with the whole reason.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) wide: bool,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
@@ -179,7 +188,7 @@ pub(crate) struct DlqGroupsArgs {
 pub(crate) struct DlqShowArgs {
     /// The pipeline's TOML file.
     pub(crate) file: PathBuf,
-    /// The dead letter's key from `dlq list`.
+    /// Its key from `dlq list` or `dlq parked`.
     #[arg(value_parser = dead_letter_key)]
     pub(crate) key: DeadLetterKey,
     /// Print one JSON object.
@@ -243,12 +252,41 @@ pub(crate) struct DlqParkedArgs {
 pub(crate) struct DlqAuditArgs {
     /// The pipeline's TOML file.
     pub(crate) file: PathBuf,
-    /// At most so many lines, and never more than 1,000.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// Only what was done to messages with this id.
+    #[arg(long, value_name = "ID", value_parser = message_id, allow_hyphen_values = true)]
+    pub(crate) id: Option<MessageId>,
+    /// Only `redrive` or `discard`.
+    #[arg(long, value_parser = action)]
+    pub(crate) action: Option<Action>,
+    /// Only what was done at this moment or later, such as 2026-01-31T08:00:00Z; or how long ago, such as 2h.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) since: Option<Timestamp>,
+    /// Only what was done before this moment.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) until: Option<Timestamp>,
+    /// At most so many lines.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl DlqAuditArgs {
+    /// As the store takes it.
+    pub(crate) fn filter(&self) -> AuditFilter {
+        AuditFilter {
+            message: None,
+            id: self.id.clone(),
+            action: self.action,
+            since: self.since,
+            until: self.until,
+        }
+    }
+}
+
+fn action(word: &str) -> Result<Action, String> {
+    Action::from_word(word).ok_or_else(|| format!("one of {}", Action::ALL.map(Action::as_str).join(", ")))
 }
 
 fn class(word: &str) -> Result<FailureClass, String> {

@@ -1,12 +1,13 @@
 //! `check`: everything that would go wrong, found before it does.
 
-use crate::backend::{Backend, NameInStore, source, with_backend};
+use crate::backend::{Backend, NameInStore, Operations, source, with_backend};
 use crate::cli::CheckArgs;
 use crate::config::{self, Config, Uses};
 use crate::exit::{CliError, Exit};
 use crate::findings::Findings;
 use crate::output;
 use crate::peek;
+use handstamp_core::StoreError;
 
 /// Checks a pipeline. Nothing is consumed, and nothing that is written stays.
 ///
@@ -43,7 +44,41 @@ async fn store(config: &Config, findings: &mut Findings) -> Result<NameInStore, 
     // Only what the source is called: what is wrong with it is found beside.
     let Ok(source) = source::source(config, true, None) else { return Ok(NameInStore::NotAsked) };
     let fingerprint = source.fingerprint();
-    with_backend!(config, backend => Ok(backend.check(config, &fingerprint, findings).await))
+    with_backend!(config, backend => {
+        let name = backend.check(config, &fingerprint, findings).await;
+        // What keeps the store from being asked is found above.
+        if name == NameInStore::Known
+            && let Ok(store) = backend.existing(config).await
+            && let Ok(Some((what, todo))) = parked_unordered(&*store, config).await
+        {
+            findings.warn(what, todo);
+        }
+        Ok(name)
+    })
+}
+
+/// Messages that were parked before the order of keys was kept have none: what follows them passes them. How
+/// many there are, and what to do.
+///
+/// # Errors
+/// What the store answered.
+pub(super) async fn parked_unordered<S: Operations>(
+    store: &S,
+    config: &Config,
+) -> Result<Option<(String, String)>, StoreError> {
+    if config.options.order != handstamp_core::Order::Key {
+        return Ok(None);
+    }
+    let count = store.parked_unordered(&config.name).await?;
+    let what = format!(
+        "consumer.order = \"key\": {count} messages were parked before it was set, and keep no order: later ones \
+         of their keys go before them"
+    );
+    let todo = format!(
+        "let them come to their end with the old order first: until `handstamp dlq parked {}` is empty",
+        config.file.display()
+    );
+    Ok((count > 0).then_some((what, todo)))
 }
 
 /// What only the brokers know.
@@ -91,6 +126,7 @@ fn order(config: &Config, findings: &mut Findings) {
 
 fn settings(config: &Config, findings: &mut Findings) {
     order(config, findings);
+    super::versions::check(config, findings);
     let options = &config.options;
     if options.concurrency > 1 && matches!(config.store, config::StoreSection::Sqlite(_)) {
         findings

@@ -7,14 +7,14 @@ use crate::config::{self, Config, Uses};
 use crate::exit::{CliError, Exit};
 use crate::output::{self, table};
 use handstamp_core::{DeadLetter, FailureClass, InboxState, MessageId};
-use handstamp_stores::redrive::DeadLetterFilter;
+use handstamp_stores::redrive::{DeadLetterFilter, ParkedRow};
 use handstamp_stores::rows::{DeadLetterKey, DeadLetterSummary, InboxRow};
 use serde_json::{Value, json};
 
 /// Other bodies of one id that are shown; `dlq list --class id_reused` has all.
 const REUSED_MAX: u32 = 100;
 
-/// Prints the inbox row of an id, and why it was given up where it was; an unknown id is an answer, not an
+/// Prints the inbox row of an id, and why it was given up or waits, where it does; an unknown id is an answer, not an
 /// error.
 ///
 /// # Errors
@@ -35,20 +35,23 @@ async fn get_with<B: Backend>(
     let store = backend.existing(config).await?;
     let row = store.inbox_row(&config.name, id).await?;
     let own = match &row {
-        Some(row) if row.state == InboxState::Dead => {
-            let key = DeadLetterKey(DeadLetter::dedup_of_id(id));
-            store.letter(&config.name, key).await?.map(|row| row.summary())
+        Some(row) if row.state == InboxState::Dead => own(&*store, config, id).await?,
+        _ => None,
+    };
+    let parked = match &row {
+        Some(row) if row.state == InboxState::Parked => {
+            dlq::parked::with_id(&*store, &config.name, id).await?
         }
         _ => None,
     };
-    let letters = Letters { own, reused: reused(&*store, config, id).await? };
+    let letters = Letters { own, parked, reused: reused(&*store, config, id).await? };
     if args.json {
         output::print_json(&object(config, id, row.as_ref(), &letters))?;
         return Ok(Exit::Ok);
     }
     match row {
         None => output::print(&format!("consumer {} has not seen {id}\n", config.name))?,
-        Some(row) => output::print(&table::fields(&fields(&row, letters.own.as_ref())))?,
+        Some(row) => output::print(&table::fields(&fields(&row, &letters)))?,
     }
     for letter in &letters.reused {
         let fields = dlq::fields(letter);
@@ -57,12 +60,29 @@ async fn get_with<B: Backend>(
     Ok(Exit::Ok)
 }
 
-/// The dead letters of an id.
+/// The messages that came under an id.
 struct Letters {
     /// Its own message, given up.
     own: Option<DeadLetterSummary>,
+    /// Its own message, waiting for a retry.
+    parked: Option<ParkedRow>,
     /// Other bodies that came under it, oldest first.
     reused: Vec<DeadLetterSummary>,
+}
+
+/// The dead letter of an id. One that got its id by a redrive has a key of its own.
+async fn own<S: Operations>(
+    store: &S,
+    config: &Config,
+    id: &MessageId,
+) -> Result<Option<DeadLetterSummary>, CliError> {
+    let key = DeadLetterKey(DeadLetter::dedup_of_id(id));
+    if let Some(row) = store.letter(&config.name, key).await? {
+        return Ok(Some(row.summary()));
+    }
+    let filter = DeadLetterFilter { id: Some(id.clone()), ..DeadLetterFilter::default() };
+    let found = store.letters(&config.name, &filter, None, REUSED_MAX).await?;
+    Ok(found.into_iter().find(|letter| letter.class != FailureClass::IdReused))
 }
 
 /// Other bodies that came under the id.
@@ -77,18 +97,19 @@ async fn reused<S: Operations>(
 }
 
 /// For a person: a fact a line.
-fn fields(row: &InboxRow, letter: Option<&DeadLetterSummary>) -> Vec<(&'static str, String)> {
+fn fields(row: &InboxRow, letters: &Letters) -> Vec<(&'static str, String)> {
     let mut fields = vec![
         ("state", row.state.as_str().to_owned()),
         ("first seen", row.first_seen.to_string()),
         ("id", row.id.to_string()),
     ];
-    match letter {
-        Some(letter) => fields.extend(dlq::fields(letter)),
-        None if row.state == InboxState::Dead => {
-            fields.push(("dead letter", "removed: nothing is kept of it".to_owned()));
-        }
-        None => {}
+    let removed = || "removed: nothing is kept of it".to_owned();
+    match (row.state, &letters.own, &letters.parked) {
+        (_, Some(letter), _) => fields.extend(dlq::fields(letter)),
+        (_, _, Some(parked)) => fields.extend(dlq::parked::fields(parked)),
+        (InboxState::Dead, ..) => fields.push(("dead letter", removed())),
+        (InboxState::Parked, ..) => fields.push(("parked message", removed())),
+        _ => {}
     }
     fields
 }
@@ -104,6 +125,7 @@ fn object(config: &Config, id: &MessageId, row: Option<&InboxRow>, letters: &Let
         // 64 bits do not fit every reader's numbers.
         "digest": row.and_then(|row| row.digest).map(|digest| format!("{:016x}", digest.cast_unsigned())),
         "dead_letter": first.map(dlq::summary),
+        "parked": letters.parked.as_ref().map(dlq::parked::summary),
         "id_reused": letters.reused.iter().map(dlq::summary).collect::<Vec<Value>>(),
     })
 }

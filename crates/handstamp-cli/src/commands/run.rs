@@ -98,6 +98,10 @@ async fn prepare<B: Backend>(
     let opened = patiently(backend, args.fail_fast, || backend.open(config)).await?;
     let check = || source::check_position(backend, config);
     patiently(backend, args.fail_fast, check).await?;
+    let count = || super::check::parked_unordered(&*opened.0, config);
+    if let Some((what, todo)) = patiently(backend, args.fail_fast, count).await? {
+        tracing::warn!("{what}; {todo}");
+    }
     Ok(opened)
 }
 

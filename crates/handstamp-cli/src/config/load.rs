@@ -1,6 +1,6 @@
 //! Sections of the TOML file → the checked configuration.
 
-use super::defaults;
+use super::{codes, defaults};
 use super::env::Lookup;
 use super::model::{
     Config, EffectSection, FileSection, KafkaSection, PostgresSection, SourceSection, SqliteSection,
@@ -65,7 +65,7 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
     let name = consumer_name(&top);
     let mut options = options(&top);
     top.lenient = !uses.retry();
-    retry(&top, &mut options.policy.retry);
+    let codes = retry(&top, &mut options.policy.retry);
     top.lenient = !uses.messages();
     let effects = effects(&top);
     top.lenient = !uses.source();
@@ -74,6 +74,10 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
     let identity = required_section(&top, "identity").and_then(identity);
     top.lenient = !uses.store();
     let store = required_section(&top, "store").and_then(|section| store(section, uses));
+    for (code, line) in codes {
+        let problem = store.as_ref().and_then(|store| codes::problem(&code, store));
+        problem.into_iter().for_each(|what| top.problem(line, &format!("retry.on.{code}"), what));
+    }
     if let (Some(source), Some(identity)) = (&source, &identity) {
         refuse_identity_without_place(&top, source, identity);
     }
@@ -176,11 +180,20 @@ fn options(top: &Section<'_, '_>) -> ConsumerOptions {
     options
 }
 
-fn retry(top: &Section<'_, '_>, policy: &mut RetryPolicy) {
-    let Some(section) = top.section("retry") else { return };
+/// Reads `[retry]`; answers the codes that have numbers of their own, with their lines.
+fn retry(top: &Section<'_, '_>, policy: &mut RetryPolicy) -> Vec<(String, usize)> {
+    let Some(section) = top.section("retry") else { return Vec::new() };
     let line_of = |key: &str| section.item(key).map_or(section.line, |(_, line)| line);
     set(&mut policy.max_attempts, attempts(&section, "max_attempts"));
     set(&mut policy.immediate, attempts(&section, "immediate"));
+    // The default is cut to a smaller number of attempts by itself.
+    if section.has("immediate") && policy.immediate > policy.max_attempts {
+        let why = format!(
+            "more than max_attempts, which is {}: those in place are among them",
+            policy.max_attempts
+        );
+        section.problem(line_of("immediate"), "immediate", why);
+    }
     if let Some(wait) = section.duration("wait") {
         if wait > IN_PLACE_MAX {
             let why = "at most \"1s\": it is waited in place and holds the partition; the waits behind it are \
@@ -196,18 +209,18 @@ fn retry(top: &Section<'_, '_>, policy: &mut RetryPolicy) {
         section.problem(line_of(key), key, "backoff_base is the first wait, and backoff_cap the longest");
     }
     policy.max_age = section.duration("max_age").or(policy.max_age);
+    let mut named = Vec::new();
     if let Some(codes) = section.section("on") {
         for (code, line) in codes.keys() {
             let Some(rule) = codes.section(&code) else { continue };
-            if !code.bytes().all(|byte| byte.is_ascii_alphanumeric()) || code.is_empty() {
-                codes.problem(line, &code, "is no code: a SQLSTATE such as \"23503\", or SQLite's number");
-            }
+            named.push((code.clone(), line));
             let own = attempts(&rule, "max_attempts");
             policy.max_attempts_by_code.extend(own.map(|own| (code, own)));
             rule.finish();
         }
     }
     section.finish();
+    named
 }
 
 fn attempts(section: &Section<'_, '_>, key: &str) -> Option<u32> {

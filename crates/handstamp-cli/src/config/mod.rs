@@ -11,6 +11,7 @@
 //! | `lab` | the file of `lab own` |
 //! | `print` | the effective configuration as TOML |
 
+mod codes;
 mod defaults;
 mod env;
 #[cfg(all(feature = "lab", feature = "kafka"))]

@@ -28,7 +28,7 @@ fn count_rows(counts: &Counts) -> Vec<(&'static str, u64, &'static str)> {
     let all = [
         ("received", counts.received, "", true),
         ("applied", counts.applied, "effect committed", true),
-        ("duplicate", counts.duplicate, "already done: skipped", true),
+        ("duplicate", counts.duplicate, "seen before: skipped", true),
         ("id reused", counts.id_reused, "known id with another body: dead letter", false),
         ("stale", counts.stale, "older than what is applied", false),
         ("unmatched", counts.unmatched, "no effect wanted it", false),

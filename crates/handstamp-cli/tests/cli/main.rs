@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod answers;
+mod classes;
 mod clauses;
 mod common;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
@@ -17,6 +18,7 @@ mod lab_demo;
 mod mistakes;
 mod operators;
 mod outputs;
+mod parked;
 mod peeks;
 mod redrive;
 mod refusals;

@@ -94,7 +94,7 @@ fn dead_letters_are_listed_by_class_and_up_to_a_limit() {
     let wrong = place.quiet(&["dlq", "list", "file.toml", "--class", "row"]).exits(2);
     assert!(wrong.stderr.contains("identity"), "{}", wrong.stderr);
     place.quiet(&["dlq", "show", "file.toml", "12"]).exits(2);
-    place.quiet(&["dlq", "show", "file.toml", &"0".repeat(32)]).exits(2);
+    place.quiet(&["dlq", "show", "file.toml", &"0".repeat(32)]).exits(5);
 }
 
 #[test]

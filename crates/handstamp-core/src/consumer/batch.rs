@@ -401,11 +401,17 @@ impl<S: ParkingStore> Shared<S> {
         let (shown, left_out) = self.duplicates.borrow_mut().take(Instant::now());
         say_left_out(left_out);
         if shown {
+            let what = match state {
+                InboxState::Applied => "",
+                InboxState::Parked => ", which waits for its retry",
+                InboxState::Dead => ", which is a dead letter",
+                InboxState::Discarded => ", which was discarded",
+            };
             tracing::info!(
                 target: "handstamp",
                 state = state.as_str(),
                 %first_seen,
-                "skipped duplicate {}",
+                "skipped duplicate {}{what}",
                 item.shown()
             );
         }

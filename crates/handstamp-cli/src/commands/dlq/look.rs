@@ -1,19 +1,19 @@
-//! `dlq list`, `dlq groups`, `dlq parked`, `dlq audit`: what is there, without its bytes.
+//! `dlq list`, `dlq groups`, `dlq audit`: what is there, without its bytes.
 
-use super::{PAGE, show, text};
+use super::{PAGE, REASON_CHARS, say_more, show, text};
 use crate::backend::{Backend, Operations, with_backend};
-use crate::cli::dlq::{DlqAuditArgs, DlqGroupsArgs, DlqListArgs, DlqParkedArgs};
+use crate::cli::dlq::{DlqAuditArgs, DlqGroupsArgs, DlqListArgs};
 use crate::config::{self, Config, Uses};
 use crate::dlq::groups::{GROUPS_MAX, Group, Groups};
 use crate::exit::{CliError, Exit};
 use crate::output::{self, table};
 use handstamp_core::ConsumerName;
-use handstamp_stores::redrive::{DeadLetterFilter, ParkedSummary};
+use handstamp_stores::redrive::{AuditRow, DeadLetterFilter};
 use handstamp_stores::rows::DeadLetterSummary;
 use serde_json::{Value, json};
 
-/// Characters of a reason in a table.
-const REASON_CHARS: usize = 200;
+/// Columns of a terminal that a table for people may take.
+const WIDTH: usize = 100;
 
 /// Lists dead letters.
 ///
@@ -77,12 +77,6 @@ fn letters_table(letters: &[DeadLetterSummary]) -> String {
     table::plain(&["key", "id", "class", "attempts", "origin", "reason"], rows)
 }
 
-fn say_more(more: bool) {
-    if more {
-        output::say("there are more; see --limit");
-    }
-}
-
 /// Counts dead letters that failed alike.
 ///
 /// # Errors
@@ -140,21 +134,7 @@ fn print_groups(
         output::print("no dead letters\n")?;
         return Ok(Exit::Ok);
     }
-    let row = |group: &Group| {
-        vec![
-            group.alike.name().to_string(),
-            table::grouped(group.count),
-            group.alike.class.as_str().to_owned(),
-            group.alike.code.clone().unwrap_or_default(),
-            group.first.to_string(),
-            group.last.to_string(),
-            group.example.to_string(),
-            text::cut(&group.alike.shape, REASON_CHARS),
-        ]
-    };
-    let rows = groups.iter().map(row).collect();
-    let header = ["group", "count", "class", "code", "first", "last", "example", "reason"];
-    output::print(&table::plain(&header, rows))?;
+    output::print(&if args.wide { wide(&groups) } else { narrow(&groups) })?;
     if other > 0 {
         output::say(&format!("{} more fit into none of {GROUPS_MAX} groups", table::grouped(other)));
     }
@@ -162,67 +142,38 @@ fn print_groups(
     Ok(Exit::Ok)
 }
 
-/// Lists messages that wait for a retry.
-///
-/// # Errors
-/// What the store answered.
-pub(super) fn parked(args: &DlqParkedArgs) -> Result<Exit, CliError> {
-    let config = config::load(&args.file, Uses::Store)?;
-    let runtime = super::super::runtime()?;
-    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
-    let (parked, more) = with_backend!(&config, backend => runtime.block_on(async {
-        let store = backend.existing(&config).await?;
-        let mut found: Vec<ParkedSummary> = Vec::new();
-        let mut after = None;
-        loop {
-            let page = store.parked_page(&config.name, after, PAGE).await?;
-            let Some(last) = page.last() else { break };
-            after = Some(last.seq);
-            found.extend(page);
-            if found.len() > limit {
-                break;
-            }
-        }
-        let more = found.len() > limit;
-        found.truncate(limit);
-        Ok::<_, CliError>((found, more))
-    }))?;
-    if args.json {
-        let parked: Vec<Value> = parked.iter().map(parked_object).collect();
-        let object = json!({ "consumer": config.name.as_str(), "parked": parked, "more": more });
-        output::print_json(&object)?;
-    } else if parked.is_empty() {
-        output::print("nothing is parked\n")?;
-    } else {
-        output::print(&parked_table(&parked))?;
-        say_more(more);
+fn cells(group: &Group) -> Vec<String> {
+    vec![
+        group.alike.name().to_string(),
+        table::grouped(group.count),
+        group.alike.class.as_str().to_owned(),
+        group.alike.code.clone().unwrap_or_default(),
+        group.first.to_string(),
+        group.last.to_string(),
+    ]
+}
+
+/// A line a group, with the whole reason.
+fn wide(groups: &[Group]) -> String {
+    let row =
+        |group: &Group| [cells(group), vec![group.example.to_string(), group.alike.shape.clone()]].concat();
+    let header = ["group", "count", "class", "code", "first", "last", "example", "reason"];
+    table::plain(&header, groups.iter().map(row).collect())
+}
+
+/// Two lines a group, which fit a terminal: below its counts an example, and as much of the reason as there is
+/// room for.
+fn narrow(groups: &[Group]) -> String {
+    let header = ["group", "count", "class", "code", "first", "last"];
+    let table = table::plain(&header, groups.iter().map(cells).collect());
+    let mut lines = table.lines();
+    let mut out = format!("{}\n", lines.next().unwrap_or_default());
+    for (line, group) in lines.zip(groups) {
+        let below = format!("{:4}{}  ", "", group.example);
+        let room = WIDTH.saturating_sub(below.chars().count() + 1);
+        out.push_str(&format!("{line}\n{below}{}\n", text::cut(&group.alike.shape, room)));
     }
-    Ok(Exit::Ok)
-}
-
-fn parked_object(parked: &ParkedSummary) -> Value {
-    let mut object = text::summary(&parked.message);
-    object["parked_at"] = json!(parked.parked_at.to_string());
-    object["due_at"] = json!(parked.due_at.to_string());
-    object["keeps_order"] = json!(parked.order_key.is_some());
-    object
-}
-
-fn parked_table(parked: &[ParkedSummary]) -> String {
-    let row = |parked: &ParkedSummary| {
-        let letter = &parked.message;
-        vec![
-            letter.key.to_string(),
-            text::id(letter),
-            letter.class.as_str().to_owned(),
-            letter.attempts.to_string(),
-            parked.parked_at.to_string(),
-            parked.due_at.to_string(),
-            text::cut(&text::one_line(letter), REASON_CHARS),
-        ]
-    };
-    let rows = parked.iter().map(row).collect();
-    table::plain(&["key", "id", "class", "attempts", "parked at", "due at", "reason"], rows)
+    out
 }
 
 /// Lists what operators did.
@@ -231,17 +182,60 @@ fn parked_table(parked: &[ParkedSummary]) -> String {
 /// What the store answered.
 pub(super) fn audit(args: &DlqAuditArgs) -> Result<Exit, CliError> {
     let config = config::load(&args.file, Uses::Store)?;
+    let filter = args.filter();
+    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let runtime = super::super::runtime()?;
-    let rows = with_backend!(&config, backend => runtime.block_on(async {
+    let (rows, more) = with_backend!(&config, backend => runtime.block_on(async {
         let store = backend.existing(&config).await?;
-        Ok::<_, CliError>(store.audit(&config.name, None, args.limit).await?)
+        let mut found: Vec<AuditRow> = Vec::new();
+        while found.len() <= limit {
+            let page = store.audit_where(&config.name, &filter, found.last().map(|row| row.number), PAGE).await?;
+            if page.is_empty() {
+                break;
+            }
+            found.extend(page);
+        }
+        let more = found.len() > limit;
+        found.truncate(limit);
+        Ok::<_, CliError>((found, more))
     }))?;
     if args.json {
-        output::print_json(&json!({ "consumer": config.name.as_str(), "audit": text::audit(&rows) }))?;
+        let object = json!({ "consumer": config.name.as_str(), "audit": text::audit(&rows), "more": more });
+        output::print_json(&object)?;
     } else if rows.is_empty() {
         output::print("nothing was done\n")?;
     } else {
         output::print(&show::audit_table(&rows))?;
+        say_more(more);
     }
     Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dlq::groups::tests::letter;
+
+    #[test]
+    fn groups_fit_a_terminal_with_their_example_and_wide_ones_say_all() {
+        let mut groups = Groups::new(10);
+        let reason = format!("the account \u{fc} of the order is missing {}", "and so on ".repeat(30));
+        for number in 0..3 {
+            groups.add(&letter(number, 1_700_000_000_000 + i64::from(number), Some("23503"), &reason));
+        }
+        groups.add(&letter(9, 1_700_000_000_000, None, "short"));
+        let (groups, _) = groups.finish();
+        let shown = narrow(&groups);
+        assert_eq!(shown.lines().count(), 5, "{shown}");
+        assert!(shown.lines().all(|line| line.chars().count() <= WIDTH), "{shown}");
+        for group in &groups {
+            assert!(
+                shown.contains(&group.example.to_string()) && shown.contains(&group.alike.name().to_string())
+            );
+        }
+        assert!(shown.contains("short") && shown.contains('…'), "{shown}");
+        let wide = wide(&groups);
+        assert_eq!(wide.lines().count(), 3, "{wide}");
+        assert!(groups.iter().all(|group| wide.contains(group.alike.shape.trim_end())), "{wide}");
+    }
 }

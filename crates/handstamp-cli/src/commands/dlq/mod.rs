@@ -2,19 +2,25 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `look` | `list`, `groups`, `parked`, `audit`: what is there |
+//! | `look` | `list`, `groups`, `audit`: what is there |
+//! | `parked` | `parked`; and parked messages where other commands meet them |
 //! | `show` | `show`, `export`: dead letters whole |
 //! | `redrive` | `redrive`, `discard`: what is done to those that are meant |
 //! | `selection` | those that are meant, one after the other |
+//! | `nobody` | what is said where one was named and none is there |
 //! | `verdicts` | what became of them, counted and said |
+//! | `who` | who does it, as the system calls them |
 //! | `text` | one dead letter for a person and for a program |
 
 mod look;
+mod nobody;
+pub(super) mod parked;
 mod redrive;
 mod selection;
 mod show;
 mod text;
 mod verdicts;
+mod who;
 
 pub(super) use text::{fields, summary};
 
@@ -24,6 +30,14 @@ use serde_json::{Map, Value};
 
 /// Rows read at a time.
 const PAGE: u32 = 500;
+/// Characters of a reason in a table.
+const REASON_CHARS: usize = 200;
+
+fn say_more(more: bool) {
+    if more {
+        crate::output::say("there are more; see --limit");
+    }
+}
 
 /// Runs a command.
 ///
@@ -37,7 +51,7 @@ pub(crate) fn dispatch(command: &DlqCommand) -> Result<Exit, CliError> {
         DlqCommand::Export(args) => show::export(args),
         DlqCommand::Redrive(args) => redrive::redrive(args),
         DlqCommand::Discard(args) => redrive::discard(args),
-        DlqCommand::Parked(args) => look::parked(args),
+        DlqCommand::Parked(args) => parked::list(args),
         DlqCommand::Audit(args) => look::audit(args),
     }
 }

@@ -3,8 +3,10 @@
 //! Authoritative: the store. Each chunk is one transaction with its audit rows; what was answered is done. So the
 //! same command again finds only what is left, however this one ended.
 
+use super::parked::ParkedJob;
 use super::selection::{Meant, Selection};
 use super::verdicts::Verdicts;
+use super::{nobody, who};
 use crate::backend::{Backend, Operations, with_backend};
 use crate::cli::dlq::{DlqDiscardArgs, DlqRedriveArgs, SelectionArgs};
 use crate::config::{self, Config, Uses};
@@ -15,13 +17,13 @@ use crate::signals;
 use handstamp_core::parked::OrderKey;
 use handstamp_core::retry::Backoff;
 use handstamp_core::{CrashPoint, FailureClass, MessageId, Order, StoreError, StoreErrorKind};
-use handstamp_stores::redrive::{Action, Operation, Redrive, Redriven};
+use handstamp_stores::redrive::{Action, AuditFilter, Operation, Redrive, Redriven};
 use handstamp_stores::rows::{DeadLetterKey, DeadLetterSummary};
 use std::pin::pin;
 use std::time::Duration;
 
-/// Most dead letters of one transaction.
-const CHUNK: u64 = 200;
+/// Most dead letters of one transaction. Beside a busy writer each one waits for its turn.
+const CHUNK: u64 = 1000;
 /// The shortest pause between two transactions of a redrive with a rate.
 const BREATH: Duration = Duration::from_millis(50);
 /// A transaction that lost against another is tried so often.
@@ -63,29 +65,8 @@ pub(super) fn discard(args: &DlqDiscardArgs) -> Result<Exit, CliError> {
 }
 
 fn operation(args: &SelectionArgs, why: &str) -> Operation {
-    let done_by = args.by.clone().filter(|by| !by.trim().is_empty()).unwrap_or_else(user);
+    let done_by = args.by.clone().filter(|by| !by.trim().is_empty()).unwrap_or_else(who::user);
     Operation { number: uuid::Uuid::new_v4().into_bytes(), done_by, why: why.to_owned() }
-}
-
-/// Who runs this process, as the system calls them.
-fn user() -> String {
-    let named = ["USER", "LOGNAME"].into_iter().filter_map(|name| std::env::var(name).ok());
-    named
-        .into_iter()
-        .find(|name| !name.trim().is_empty())
-        .or_else(user_number)
-        .unwrap_or_else(|| "unknown".into())
-}
-
-#[cfg(unix)]
-fn user_number() -> Option<String> {
-    use std::os::unix::fs::MetadataExt as _;
-    std::fs::metadata("/proc/self").ok().map(|process| format!("uid {}", process.uid()))
-}
-
-#[cfg(not(unix))]
-fn user_number() -> Option<String> {
-    None
 }
 
 fn run(job: &Job<'_>) -> Result<Exit, CliError> {
@@ -116,6 +97,9 @@ async fn work<S: Operations>(
     let mut stop = pin!(stop);
     let mut meant = Selection::count(store, &job.config.name, job.selection).await?;
     let mut verdicts = Verdicts::new(job.action, job.selection.dry_run, meant.left());
+    if meant.left() == 0 {
+        nothing(store, job, &mut verdicts).await?;
+    }
     let mut paced = Paced::new(job.rate.filter(|_| !job.selection.dry_run));
     let mut progress = Progress::start();
     while meant.left() > 0 {
@@ -142,6 +126,25 @@ async fn work<S: Operations>(
         progress.show(&verdicts.progress());
     }
     Ok(verdicts)
+}
+
+/// Nothing fits. A filter may find nothing; what was named by its group or id was to be there, unless this was
+/// done to it before.
+async fn nothing<S: Operations>(store: &S, job: &Job<'_>, verdicts: &mut Verdicts) -> Result<(), CliError> {
+    let (name, file) = (&job.config.name, &job.selection.file);
+    if let Some(id) = &job.selection.filter.id {
+        let (id, action) = (Some(id.clone()), Some(job.action));
+        let before = AuditFilter { id, action, ..AuditFilter::default() };
+        if !store.audit_where(name, &before, None, 1).await?.is_empty() {
+            verdicts.was_done();
+            return Ok(());
+        }
+    }
+    match (&job.selection.filter.id, job.selection.group) {
+        (Some(id), _) => Err(nobody::with_id(store, name, file, id).await?),
+        (None, Some(group)) => Err(nobody::in_group(file, group)),
+        (None, None) => Ok(()),
+    }
 }
 
 /// When the next chunk may go.
@@ -180,11 +183,24 @@ async fn act<S: Operations>(
     chunk: Vec<Meant>,
     verdicts: &mut Verdicts,
 ) -> Result<(), CliError> {
-    let mut letters = Vec::new();
+    let (mut letters, mut parked) = (Vec::new(), Vec::new());
     for meant in chunk {
         match meant {
             Meant::Letter(letter) => letters.push(*letter),
+            Meant::Parked(row) => parked.push(*row),
             Meant::Missing(key) => missing(store, job, key, verdicts).await?,
+        }
+    }
+    if !parked.is_empty() {
+        let parked_job = ParkedJob {
+            name: &job.config.name,
+            action: job.action,
+            operation: &job.operation,
+            dry_run: job.selection.dry_run,
+            has_new_id: job.as_id.is_some(),
+        };
+        for key in parked_job.run(store, &parked, verdicts).await? {
+            missing(store, job, key, verdicts).await?;
         }
     }
     match job.action {
@@ -200,12 +216,13 @@ async fn missing<S: Operations>(
     key: DeadLetterKey,
     verdicts: &mut Verdicts,
 ) -> Result<(), CliError> {
-    let audit = store.audit(&job.config.name, Some(key), 1).await?;
+    let filter = AuditFilter { message: Some(key), ..AuditFilter::default() };
+    let audit = store.audit_where(&job.config.name, &filter, None, 1).await?;
     match audit.first() {
         Some(row) if row.action == job.action => verdicts.was_done(),
         Some(row) => verdicts
             .stays(key, format!("it is no dead letter any more: {} at {}", row.action.as_str(), row.at)),
-        None => verdicts.stays(key, "there is no such dead letter"),
+        None => verdicts.stays(key, "there is no such dead letter, and nothing parked of this key"),
     }
     Ok(())
 }
@@ -322,7 +339,7 @@ async fn ask<S: Operations>(
 }
 
 /// Tries again what lost against another transaction.
-async fn again<T>(mut attempt: impl AsyncFnMut() -> Result<T, StoreError>) -> Result<T, CliError> {
+pub(super) async fn again<T>(mut attempt: impl AsyncFnMut() -> Result<T, StoreError>) -> Result<T, CliError> {
     let mut tries = 0;
     loop {
         match attempt().await {

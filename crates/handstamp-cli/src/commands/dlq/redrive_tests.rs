@@ -6,7 +6,7 @@ use crate::dlq::groups::tests::letter;
 use clap::Parser as _;
 use handstamp_core::parked::FailedAttempt;
 use handstamp_core::{ConsumerName, Timestamp};
-use handstamp_stores::redrive::{AuditRow, DeadLetterFilter, ParkedSummary};
+use handstamp_stores::redrive::{AuditRow, DeadLetterFilter, ParkedRow, ParkedSummary, Unparked};
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterRow, InboxRow};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -116,10 +116,11 @@ impl Operations for Fake {
         Ok(Vec::new())
     }
 
-    async fn audit(
+    async fn audit_where(
         &self,
         _: &ConsumerName,
-        _: Option<DeadLetterKey>,
+        _: &AuditFilter,
+        _: Option<i64>,
         _: u32,
     ) -> Result<Vec<AuditRow>, StoreError> {
         Ok(Vec::new())

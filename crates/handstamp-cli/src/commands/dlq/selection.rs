@@ -9,15 +9,17 @@ use crate::cli::dlq::SelectionArgs;
 use crate::dlq::groups::{Alike, GroupName};
 use crate::exit::CliError;
 use handstamp_core::ConsumerName;
-use handstamp_stores::redrive::DeadLetterFilter;
+use handstamp_stores::redrive::{DeadLetterFilter, ParkedRow};
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterSummary};
 use std::collections::VecDeque;
 
-/// A dead letter that is meant: what is known of it, or a key under which there is none.
+/// A message that is meant: what is known of it, or a key under which there is none.
 #[derive(Debug)]
 pub(super) enum Meant {
-    /// It is there.
+    /// It is a dead letter.
     Letter(Box<DeadLetterSummary>),
+    /// It was named, and is parked.
+    Parked(Box<ParkedRow>),
     /// It was named and is not there.
     Missing(DeadLetterKey),
 }
@@ -112,10 +114,7 @@ impl<'a, S: Operations> Selection<'a, S> {
         while found.len() < at_most {
             if let Some(named) = &mut self.named {
                 let Some(key) = named.pop_front() else { break };
-                found.push(match self.store.letter(self.name, key).await? {
-                    Some(row) => Meant::Letter(Box::new(row.summary())),
-                    None => Meant::Missing(key),
-                });
+                found.push(self.find(key).await?);
             } else if let Some(letter) = self.page.pop_front() {
                 if self.is_meant(&letter) {
                     found.push(Meant::Letter(Box::new(letter)));
@@ -128,6 +127,14 @@ impl<'a, S: Operations> Selection<'a, S> {
         }
         self.left -= u64::try_from(found.len()).unwrap_or(self.left).min(self.left);
         Ok(found)
+    }
+
+    async fn find(&self, key: DeadLetterKey) -> Result<Meant, CliError> {
+        if let Some(row) = self.store.letter(self.name, key).await? {
+            return Ok(Meant::Letter(Box::new(row.summary())));
+        }
+        let parked = self.store.parked_one(self.name, key).await?;
+        Ok(parked.map_or(Meant::Missing(key), |row| Meant::Parked(Box::new(row))))
     }
 
     async fn turn_page(&mut self) -> Result<(), CliError> {

@@ -1,20 +1,22 @@
-//! `dlq show`, `dlq export`: dead letters whole.
+//! `dlq show`, `dlq export`: dead letters whole, and what waits for a retry.
 
-use super::{PAGE, text};
+use super::{PAGE, nobody, parked, text};
 use crate::backend::{Backend, Operations, with_backend};
 use crate::cli::dlq::{DlqExportArgs, DlqShowArgs};
 use crate::config::{self, Uses};
 use crate::exit::{CliError, Exit};
 use crate::output::{self, Reader, json, table};
+use handstamp_core::ConsumerName;
 use handstamp_core::message_id::shown_text;
 use handstamp_core::parked::FailedAttempt;
-use handstamp_stores::redrive::AuditRow;
+use handstamp_stores::redrive::{AuditFilter, AuditRow, ParkedRow};
+use handstamp_stores::rows::{DeadLetterKey, DeadLetterRow};
 use serde_json::{Value, json};
 
 /// Lines of the audit shown of one message.
 const AUDIT_MAX: u32 = 1000;
 
-/// Shows one dead letter, its failed attempts, and what operators did to it.
+/// Shows one message that is a dead letter, is parked or was: its failed attempts, and what operators did to it.
 ///
 /// # Errors
 /// The key is not known, or what the store answered.
@@ -25,16 +27,21 @@ pub(super) fn show(args: &DlqShowArgs) -> Result<Exit, CliError> {
     with_backend!(&config, backend => runtime.block_on(async {
         let store = backend.existing(&config).await?;
         let row = store.letter(name, key).await?;
+        let parked = store.parked_one(name, key).await?;
         let attempts = store.failed_attempts(name, key).await?;
-        let audit = store.audit(name, Some(key), AUDIT_MAX).await?;
-        if row.is_none() && attempts.is_empty() && audit.is_empty() {
-            return Err(CliError::usage(format!("consumer {name} has no dead letter {key}"))
-                .hint("`handstamp dlq list` shows the keys"));
+        let filter = AuditFilter { message: Some(key), ..AuditFilter::default() };
+        let audit = store.audit_where(name, &filter, None, AUDIT_MAX).await?;
+        if row.is_none() && parked.is_none() && attempts.is_empty() && audit.is_empty() {
+            let text = format!("consumer {name} has no dead letter and no parked message {key}");
+            return Err(CliError::new(Exit::CheckFailed, text)
+                .hint("`handstamp dlq list` and `handstamp dlq parked` show the keys"));
         }
-        let mut object = row.as_ref().map_or_else(
-            || json!({ "key": key.to_string(), "consumer": name.as_str(), "is": "no dead letter any more" }),
-            text::whole,
-        );
+        let mut object = object(name, key, row.as_ref(), parked.as_ref());
+        if row.is_none() && parked.is_none()
+            && let Some(id) = audit.first().and_then(|line| line.id.as_ref())
+        {
+            object["state"] = json!(store.inbox_row(name, id).await?.map(|row| row.state.as_str()));
+        }
         object["failures"] = Value::Array(text::attempts(&attempts));
         object["audit"] = Value::Array(text::audit(&audit));
         // What was asked for is shown as it is: no redaction.
@@ -42,6 +49,30 @@ pub(super) fn show(args: &DlqShowArgs) -> Result<Exit, CliError> {
         output::print_raw(text.as_bytes())?;
         Ok(Exit::Ok)
     }))
+}
+
+/// What is known of the message itself.
+fn object(
+    name: &ConsumerName,
+    key: DeadLetterKey,
+    row: Option<&DeadLetterRow>,
+    parked: Option<&ParkedRow>,
+) -> Value {
+    let mut object = match (row, parked) {
+        (Some(row), _) => text::whole(row),
+        (None, Some(parked)) => text::whole(&parked.message),
+        (None, None) => json!({ "key": key.to_string(), "consumer": name.as_str() }),
+    };
+    match (row, parked) {
+        (Some(_), None) => {}
+        (Some(_), Some(_)) => object["is"] = json!("dead letter, and parked under an id that it was given"),
+        (None, Some(_)) => object["is"] = json!("parked"),
+        (None, None) => object["is"] = json!("no dead letter any more"),
+    }
+    if let Some(parked) = parked {
+        parked::add_to(&mut object, parked);
+    }
+    object
 }
 
 fn person(object: &Value, attempts: &[FailedAttempt], audit: &[AuditRow]) -> String {
@@ -93,9 +124,15 @@ pub(super) fn export(args: &DlqExportArgs) -> Result<Exit, CliError> {
         let store = backend.existing(&config).await?;
         let mut after = None;
         loop {
-            let page = store.letters(&config.name, &filter, after, PAGE).await?;
-            let Some(last) = page.last() else { return Ok(Exit::Ok) };
-            after = Some(last.cursor());
+            let page = store.letters(&config.name, &filter, after.clone(), PAGE).await?;
+            match (page.last(), &filter.id) {
+                (Some(last), _) => after = Some(last.cursor()),
+                // What was named was to be there.
+                (None, Some(id)) if after.is_none() => {
+                    return Err(nobody::with_id(&*store, &config.name, &args.file, id).await?);
+                }
+                (None, _) => return Ok(Exit::Ok),
+            }
             for letter in &page {
                 // One at a time: a page of bodies could be larger than memory.
                 if let Some(row) = store.letter(&config.name, letter.key).await?
