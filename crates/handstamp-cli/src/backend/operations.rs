@@ -1,14 +1,20 @@
 //! What operators ask of a store that is there, in the words both stores share.
 
 use handstamp_core::parked::FailedAttempt;
-use handstamp_core::{ConsumerName, MessageId, StoreError};
-use handstamp_stores::redrive::{AuditRow, DeadLetterFilter, Operation, ParkedSummary, Redrive, Redriven};
+use handstamp_core::{ConsumerName, MessageId, StoreError, Version, VersionKey};
+use handstamp_stores::redrive::{
+    AuditFilter, AuditRow, DeadLetterFilter, Operation, ParkedRow, ParkedSummary, Redrive, Redriven, Unparked,
+};
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 
 /// A store as operators use it; each method of the stores says more.
 pub(crate) trait Operations {
     /// What is known of an id.
     async fn inbox_row(&self, name: &ConsumerName, id: &MessageId) -> Result<Option<InboxRow>, StoreError>;
+
+    /// The mark of a key: the greatest version applied of it.
+    #[cfg_attr(not(feature = "file"), allow(dead_code, reason = "only a file has a position to ask about"))]
+    async fn mark(&self, name: &ConsumerName, key: &VersionKey) -> Result<Option<Version>, StoreError>;
 
     /// A page of those dead letters that fit, oldest first.
     async fn letters(
@@ -120,6 +126,14 @@ macro_rules! operations {
                 id: &MessageId,
             ) -> Result<Option<InboxRow>, StoreError> {
                 <$store>::inbox_row(self, name, id).await
+            }
+
+            async fn mark(
+                &self,
+                name: &ConsumerName,
+                key: &VersionKey,
+            ) -> Result<Option<Version>, StoreError> {
+                <$store>::mark(self, name, key).await
             }
 
             async fn letters(

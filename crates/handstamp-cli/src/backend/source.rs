@@ -10,6 +10,8 @@ use crate::exit::CliError;
 use crate::findings::Findings;
 use handstamp_core::{Source, StoreError, StoreErrorKind};
 #[cfg(feature = "file")]
+use handstamp_core::{Message, MessageId, Record, VersionGuard};
+#[cfg(feature = "file")]
 use handstamp_stores::rows::DeadLetterKey;
 use std::time::Duration;
 
@@ -135,7 +137,12 @@ pub(crate) async fn check_position<B: Backend>(backend: &B, config: &Config) -> 
         let todo = format!("{why}, and {} cannot be removed: {error}; remove it", position.display());
         StoreError::new(StoreErrorKind::Config, todo)
     })?;
-    tracing::warn!(%file, "{why}: reading the file from its beginning; what is known is skipped");
+    let options = &config.options;
+    let again = match options.inbox || options.version.is_some() {
+        true => "what is known is skipped",
+        false => "its effects run again",
+    };
+    tracing::warn!(%file, "{why}: reading the file from its beginning; {again}");
     Ok(())
 }
 
@@ -155,11 +162,33 @@ async fn first_unknown<B: Backend>(
     let store = backend.existing(config).await?;
     for (id, line) in lines {
         let letter = DeadLetterKey(line.dead_letter_key(id.clone()));
-        if !store.knows(&config.name, id.as_ref(), letter).await? {
+        let known = match (config.options.inbox, &config.options.version) {
+            (false, guard) => {
+                let mark = marks(&*store, config, guard.as_ref(), id, &line.record).await?;
+                mark || store.letter(&config.name, letter).await?.is_some()
+            }
+            (true, _) => store.knows(&config.name, id.as_ref(), letter).await?,
+        };
+        if !known {
             return Ok(Some(line.record.origin.offset));
         }
     }
     Ok(None)
+}
+
+/// Without an inbox: whether the store's mark says that a line was applied, or is stale.
+#[cfg(feature = "file")]
+async fn marks<S: Operations>(
+    store: &S,
+    config: &Config,
+    guard: Option<&VersionGuard>,
+    id: Option<MessageId>,
+    record: &Record,
+) -> Result<bool, StoreError> {
+    let (Some(guard), Some(id)) = (guard, id) else { return Ok(false) };
+    let Ok(found) = guard.find(&Message::new(id, record.clone())) else { return Ok(false) };
+    let mark = store.mark(&config.name, &found.key).await?;
+    Ok(mark.is_some_and(|mark| found.version <= mark))
 }
 
 /// Only a file has a position beside the store.

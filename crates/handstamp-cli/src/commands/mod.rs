@@ -9,6 +9,7 @@ pub(crate) mod lab;
 mod migrate;
 pub(crate) mod publish;
 mod run;
+mod versions;
 
 use crate::cli::{Command, InboxCommand};
 use crate::exit::{CliError, Exit};

@@ -7,6 +7,8 @@
 //! | `model` | the checked configuration |
 //! | `load` | sections of the file → model |
 //! | `uses` | which parts a command uses: the variables of the others need not be set |
+//! | `codes` | what a database calls a failure |
+//! | `versions` | the keys of a version guard and of a consumer without an inbox |
 //! | `defaults` | defaults that are not the engine's, with their reasons |
 //! | `lab` | the file of `lab own` |
 //! | `print` | the effective configuration as TOML |
@@ -21,6 +23,7 @@ mod model;
 mod parse;
 mod print;
 mod uses;
+mod versions;
 
 #[cfg(all(feature = "lab", feature = "kafka"))]
 pub(crate) use lab::load_lab;

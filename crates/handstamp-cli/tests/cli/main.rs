@@ -28,4 +28,5 @@ mod signals;
 mod terminal;
 mod usage;
 mod variables;
+mod versions;
 mod wallet;
