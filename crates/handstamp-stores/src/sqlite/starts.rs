@@ -9,9 +9,10 @@
 //!                  └ the lock is free: whoever comes in between cannot tell a living owner from a dead one
 //! ```
 //!
-//! Nobody comes in between on a lane, because a lane has one reader. Parked messages anybody may take, so an owner
-//! that is counted in between objects: it begins nothing while a crash is written down for it, and takes that back
-//! first. Whoever counted it leaves the lock free for [`OBJECTION`] and looks again under the lock.
+//! Nobody comes in between on a lane, because a lane has one reader. Parked messages anybody may take. So whoever
+//! finds one that another started alone looks twice, [`PATIENCE`] apart and with the lock free, and counts only who
+//! has not moved meanwhile. And an owner that was counted all the same, or whose start somebody ended, begins
+//! nothing: it takes the crash back first, and starts again.
 
 use super::failure::damaged;
 use super::inbox::check_consumer;
@@ -37,6 +38,8 @@ const CRASHED: &str = include_str!("sql/start_crashed.sql");
 const TAKE_OVER: &str = include_str!("sql/start_take_over.sql");
 const LOOK: &str = include_str!("sql/start_look.sql");
 const PARKED: &str = include_str!("sql/start_parked.sql");
+const OTHERS: &str = include_str!("sql/start_parked_others.sql");
+const OWN: &str = include_str!("sql/start_parked_own.sql");
 const PARKED_CRASHED: &str = include_str!("sql/start_parked_crashed.sql");
 const PARKED_END_ALL: &str = include_str!("sql/start_parked_end_all.sql");
 const RESUMED: &str = include_str!("sql/resume_started.sql");
@@ -44,10 +47,13 @@ const CRASHES: &str = include_str!("sql/crashes.sql");
 const FORGET: &str = include_str!("sql/crashes_forget.sql");
 const WITHDRAW: &str = include_str!("sql/crashes_withdraw.sql");
 
-/// How long the lock is left to a living owner that was counted: it tries for it every few milliseconds.
-const OBJECTION: Duration = Duration::from_millis(250);
-/// How often an owner objects before it leaves the messages to others for now.
-const OBJECTIONS_MAX: u32 = 8;
+/// How long a living owner has to move: it tries for the lock every few milliseconds.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How often an owner starts again before it leaves the messages to others for now.
+const STARTS_MAX: u32 = 8;
+
+/// A start of a parked message by somebody else: which, whose, and when.
+type Others = HashSet<(Dedup, [u8; 16], i64)>;
 
 impl StartStore for SqliteStore {
     async fn start_and_begin(
@@ -115,18 +121,13 @@ impl StartStore for SqliteStore {
         if max == 0 || !self.read(|connection| parked::is_due(connection, consumer))? {
             return Ok(None);
         }
-        let start = |connection: &Connection| {
-            let keys = due_together(connection, consumer, max, &by.owner)?;
-            let counted = start_parked(connection, consumer, &keys, by, Others::Count)?;
-            Ok((keys, counted))
-        };
-        let (held, (keys, counted)) = self.write_unwaited(start).await?;
+        let due = |connection: &Connection| due_together(connection, consumer, max, &by.owner);
+        let (held, keys) = self.start_parked(consumer, by, due).await?;
         if keys.is_empty() {
             // Somebody else took it between the look and the lock.
             held.give_back();
             return Ok(None);
         }
-        let held = self.hear(held, counted).await?;
         let (tx, rows) = self.take_started(held, consumer, &keys, by, Which::Due).await?;
         if rows.is_empty() {
             self.rollback(tx).await?;
@@ -143,26 +144,49 @@ impl StartStore for SqliteStore {
     ) -> Result<Taken<Tx>, StoreError> {
         let mut seen = HashSet::with_capacity(keys.len());
         let keys: Vec<Dedup> = keys.iter().copied().filter(|key| seen.insert(*key)).collect();
-        let start = |connection: &Connection| start_parked(connection, consumer, &keys, by, Others::Count);
-        let (held, counted) = self.write_unwaited(start).await?;
-        let held = self.hear(held, counted).await?;
+        let (held, keys) = self.start_parked(consumer, by, |_| Ok(keys.clone())).await?;
         self.take_started(held, consumer, &keys, by, Which::Any).await
     }
 }
 
 impl SqliteStore {
-    /// Leaves the lock to those that were counted just now, so that one that lives can object.
-    async fn hear(&self, held: Held, counted: usize) -> Result<Held, StoreError> {
-        CrashPoint::AfterStart.reached();
-        if counted == 0 {
-            return Ok(held);
+    /// Starts the messages that are chosen under the lock. Where others had started one alone and are not counted for
+    /// it, nothing is started yet: the lock is left to them for a while.
+    async fn start_parked(
+        &self,
+        consumer: &ConsumerKey,
+        by: &Starter,
+        choose: impl Fn(&Connection) -> Result<Vec<Dedup>, StoreError>,
+    ) -> Result<(Held, Vec<Dedup>), StoreError> {
+        let mut seen = Others::new();
+        loop {
+            let start = |connection: &Connection| {
+                let rows = Rows { connection, consumer };
+                // What it had started is over, and it lives.
+                rows.end_parked_of(&by.owner)?;
+                rows.take_back(&by.owner)?;
+                let keys = choose(connection)?;
+                let others = rows.others(&keys, &by.owner)?;
+                let is_known = others.is_subset(&seen);
+                if is_known {
+                    rows.count_others(&keys, &by.owner)?;
+                    rows.start_parked(&keys, by)?;
+                }
+                Ok((keys, others, is_known))
+            };
+            let (held, (keys, others, is_known)) = self.write_unwaited(start).await?;
+            if is_known {
+                CrashPoint::AfterStart.reached();
+                return Ok((held, keys));
+            }
+            seen = others;
+            held.give_back();
+            tokio::time::sleep(PATIENCE).await;
         }
-        held.give_back();
-        tokio::time::sleep(OBJECTION).await;
-        self.turn().await
     }
 
-    /// Opens the transaction over messages that were started, as soon as nobody says that this owner is dead.
+    /// Opens the transaction over messages that were started, as soon as they still are and nobody says that this
+    /// owner is dead.
     async fn take_started(
         &self,
         mut held: Held,
@@ -171,31 +195,26 @@ impl SqliteStore {
         by: &Starter,
         which: Which,
     ) -> Result<Taken<Tx>, StoreError> {
-        for _ in 0..OBJECTIONS_MAX {
+        for _ in 0..STARTS_MAX {
             held = held.lock().await?;
-            let taken = take_with_crashes(held.connection(), consumer, keys, which);
-            let of_ours = |row: &ParkedMessage| row.crashes.iter().any(|crash| crash.by.owner == by.owner);
-            if !taken.as_ref().is_ok_and(|rows| rows.iter().any(of_ours)) {
+            let taken = take_with_crashes(held.connection(), consumer, keys, which).and_then(|taken| {
+                let own = Rows { connection: held.connection(), consumer }.own(&by.owner)?;
+                let of_ours =
+                    |row: &ParkedMessage| row.crashes.iter().any(|crash| crash.by.owner == by.owner);
+                let stands = own >= taken.len() && !taken.iter().any(of_ours);
+                Ok(stands.then_some(taken))
+            });
+            if let Some(taken) = taken.transpose() {
                 return parked::opened(held, taken);
             }
             held.roll_back()?;
-            let object =
-                |connection: &Connection| start_parked(connection, consumer, keys, by, Others::Leave);
-            (held, _) = self.write_unwaited(object).await?;
+            let again = |connection: &Connection| Rows { connection, consumer }.start_parked(keys, by);
+            (held, ()) = self.write_unwaited(again).await?;
         }
         held.give_back();
         let text = "other processes took this one for dead again and again while it waited for the file's write lock: the messages are taken again";
         Err(StoreError::new(StoreErrorKind::Conflict, text))
     }
-}
-
-/// What is done about others' start records of the messages that are started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Others {
-    /// Whoever had one alone died of it.
-    Count,
-    /// Nothing: this owner was counted itself, and two that count each other would never begin.
-    Leave,
 }
 
 /// Our rows of a consumer.
@@ -222,6 +241,50 @@ impl Rows<'_> {
     /// An owner that does anything lives: nothing died with it.
     fn take_back(self, owner: &Owner) -> Result<(), StoreError> {
         self.run("taking crashes back", WITHDRAW, params![self.consumer.id, owner.0]).map(drop)
+    }
+
+    /// Starts parked messages in place of those that the owner had started.
+    fn start_parked(self, keys: &[Dedup], by: &Starter) -> Result<(), StoreError> {
+        check_consumer(self.connection, self.consumer)?;
+        self.take_back(&by.owner)?;
+        self.end_parked_of(&by.owner)?;
+        let is_alone = keys.len() == 1;
+        for dedup in keys {
+            let values = params![self.consumer.id, dedup, by.owner.0, by.node, is_alone];
+            self.run("writing start records", PARKED, values)?;
+        }
+        Ok(())
+    }
+
+    /// Who else had started some of these messages alone, and is not counted for it.
+    fn others(self, keys: &[Dedup], owner: &Owner) -> Result<Others, StoreError> {
+        let failed = |e| own_error(self.connection, "looking for start records", e);
+        let mut look = self.connection.prepare_cached(OTHERS).map_err(failed)?;
+        let mut others = Others::new();
+        for dedup in keys {
+            let mut rows = look.query(params![self.consumer.id, dedup, owner.0]).map_err(failed)?;
+            while let Some(row) = rows.next().map_err(failed)? {
+                let of = || -> rusqlite::Result<_> { Ok((*dedup, row.get(0)?, row.get(1)?)) };
+                others.insert(of().map_err(failed)?);
+            }
+        }
+        Ok(others)
+    }
+
+    /// Whoever else had started one of these messages alone died of it.
+    fn count_others(self, keys: &[Dedup], owner: &Owner) -> Result<(), StoreError> {
+        keys.iter().try_for_each(|dedup| {
+            let values = params![self.consumer.id, dedup, owner.0];
+            self.run("counting crashes", PARKED_CRASHED, values).map(drop)
+        })
+    }
+
+    /// How many parked messages the owner has started.
+    fn own(self, owner: &Owner) -> Result<usize, StoreError> {
+        let failed = |e| own_error(self.connection, "looking for start records", e);
+        let mut own = self.connection.prepare_cached(OWN).map_err(failed)?;
+        let own: i64 = own.query_row(params![self.consumer.id, owner.0], |row| row.get(0)).map_err(failed)?;
+        Ok(usize::try_from(own).unwrap_or_default())
     }
 
     fn crashes(self, dedup: &Dedup) -> Result<Vec<Crash>, StoreError> {
@@ -333,31 +396,6 @@ fn due_together(
     Ok(keys)
 }
 
-/// Starts parked messages in place of those that the owner had started; how many crashes that brings to light.
-fn start_parked(
-    connection: &Connection,
-    consumer: &ConsumerKey,
-    keys: &[Dedup],
-    by: &Starter,
-    others: Others,
-) -> Result<usize, StoreError> {
-    check_consumer(connection, consumer)?;
-    let rows = Rows { connection, consumer };
-    rows.take_back(&by.owner)?;
-    rows.end_parked_of(&by.owner)?;
-    let is_alone = keys.len() == 1;
-    let mut counted = 0;
-    for dedup in keys {
-        if others == Others::Count {
-            counted +=
-                rows.run("counting crashes", PARKED_CRASHED, params![consumer.id, dedup, by.owner.0])?;
-        }
-        let values = params![consumer.id, dedup, by.owner.0, by.node, is_alone];
-        rows.run("writing start records", PARKED, values)?;
-    }
-    Ok(counted)
-}
-
 fn take_with_crashes(
     connection: &Connection,
     consumer: &ConsumerKey,
@@ -406,10 +444,13 @@ pub(super) fn rehearse(
     start_lane(connection, consumer, &start)?;
     take_over(connection, consumer, &second.owner, &[lane])?;
     due_together(connection, consumer, 0, &second.owner)?;
-    start_parked(connection, consumer, &[*dedup], &first, Others::Count)?;
-    start_parked(connection, consumer, &[*dedup], &second, Others::Count)?;
-    take_with_crashes(connection, consumer, &[*dedup], Which::Any)?;
-    let rows = Rows { connection, consumer };
+    let (rows, keys) = (Rows { connection, consumer }, [*dedup]);
+    rows.start_parked(&keys, &first)?;
+    rows.others(&keys, &second.owner)?;
+    rows.count_others(&keys, &second.owner)?;
+    rows.start_parked(&keys, &second)?;
+    rows.own(&second.owner)?;
+    take_with_crashes(connection, consumer, &keys, Which::Any)?;
     for starter in [&first, &second] {
         end(rows, &starter.owner, None)?;
         rows.take_back(&starter.owner)?;

@@ -9,6 +9,7 @@ mod endings;
 mod engine;
 mod failures;
 mod migrations;
+mod objections;
 mod parked;
 mod plans;
 mod race;

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 pub(crate) const STARTS: &str = "SELECT count(*) FROM handstamp_starts";
 pub(crate) const PARKED_STARTS: &str = "SELECT count(*) FROM handstamp_parked_starts";
-const CRASHES: &str = "SELECT count(*) FROM handstamp_crashes";
+pub(crate) const CRASHES: &str = "SELECT count(*) FROM handstamp_crashes";
 const HOUR: Duration = Duration::from_secs(3_600);
 
 pub(crate) fn starter(name: &str) -> Starter {
@@ -55,7 +55,7 @@ fn starts_of(taken: &TakenOver) -> Vec<&Start> {
 }
 
 /// Who is counted, in an order of its own: two may have started within a millisecond.
-fn owners(crashes: &[Crash]) -> Vec<Owner> {
+pub(crate) fn owners(crashes: &[Crash]) -> Vec<Owner> {
     sorted(crashes.iter().map(|crash| crash.by.owner).collect())
 }
 
@@ -64,7 +64,7 @@ fn sorted(mut owners: Vec<Owner>) -> Vec<Owner> {
     owners
 }
 
-fn keys(rows: &[ParkedMessage]) -> Vec<Dedup> {
+pub(crate) fn keys(rows: &[ParkedMessage]) -> Vec<Dedup> {
     rows.iter().map(|row| row.dedup).collect()
 }
 
@@ -415,66 +415,6 @@ async fn only_what_is_there_is_started() {
     let (tx, rows) = store.start_due(&consumer, 10, &by).await.unwrap().unwrap();
     store.rollback(tx).await.unwrap();
     assert_eq!((keys(&rows), number(&eyes, PARKED_STARTS)), (vec![dedup("a")], 1));
-}
-
-/// Two living processes and a third that died with a message: the second takes the first for dead, in the moment
-/// in which the first has said what it is about to do and has not the lock yet. Neither runs while a crash of the
-/// other is counted that was none.
-#[tokio::test(start_paused = true)]
-async fn a_living_owner_that_was_counted_objects_before_it_begins() {
-    let folder = TempDir::new().unwrap();
-    let (store, beside_it) = (open(&folder).await, open(&folder).await);
-    let consumer = registered(&store, "wallet").await;
-    park(&store, &consumer, &[row("a", None)]).await;
-    let dead = starter("dead/1");
-    drop(store.start_due(&consumer, 1, &dead).await.unwrap().unwrap());
-    let (first, second) = (starter("first/2"), starter("second/3"));
-    let run = async |store: &SqliteStore, by: &Starter| {
-        let (tx, rows) = store.start_due(&consumer, 10, by).await.unwrap().unwrap();
-        let counted = number(&tx, CRASHES);
-        // The handler fails, and that counts nobody.
-        store.rollback(tx).await.unwrap();
-        (owners(&rows[0].crashes), counted)
-    };
-    // The first waits for objections from the dead one; the second finds its start and counts it.
-    let eyes = beside(&folder);
-    let counted_meanwhile = async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        number(&eyes, CRASHES)
-    };
-    let (first, second, meanwhile) =
-        tokio::join!(run(&store, &first), run(&beside_it, &second), counted_meanwhile);
-    assert_eq!(meanwhile, 2, "the second counted the first");
-    assert_eq!(first, (vec![dead.owner], 1));
-    assert_eq!(second, (vec![dead.owner], 1));
-    assert_eq!(number(&eyes, CRASHES), 1);
-}
-
-/// Between saying what it is about to do and having the lock, somebody else has done it.
-#[tokio::test(start_paused = true)]
-async fn what_is_not_due_any_more_is_not_answered() {
-    let folder = TempDir::new().unwrap();
-    let store = open(&folder).await;
-    let consumer = registered(&store, "wallet").await;
-    park(&store, &consumer, &[row("a", None)]).await;
-    drop(store.start_due(&consumer, 1, &starter("dead/1")).await.unwrap().unwrap());
-    // It waits for objections from the dead one.
-    let by = starter("first/2");
-    let meanwhile = async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        let (mut tx, rows) = store.take_due(&consumer, 10).await.unwrap().unwrap();
-        let again = Resumed::Again { wait: HOUR, failed: attempt(1) };
-        store.resume(&mut tx, &consumer, &[(rows[0].dedup, again)]).await.unwrap();
-        store.commit(tx).await.unwrap();
-    };
-    let (started, ()) = tokio::join!(store.start_due(&consumer, 10, &by), meanwhile);
-    assert!(started.unwrap().is_none());
-    let eyes = beside(&folder);
-    assert_eq!((number(&eyes, PARKED_STARTS), number(&eyes, CRASHES)), (0, 1), "the dead one's stays");
-    // Taken again, due or not.
-    let (tx, rows) = store.start_again(&consumer, &[dedup("a")], &by).await.unwrap();
-    store.rollback(tx).await.unwrap();
-    assert_eq!((keys(&rows), rows[0].crashes.len()), (vec![dedup("a")], 1));
 }
 
 const ROWS: usize = 300;
