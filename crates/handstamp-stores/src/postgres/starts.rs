@@ -164,7 +164,7 @@ impl PostgresStore {
         let recorded = self.with_slot(async |slot| {
             let statements = self.starting(slot).await?;
             let crashes = record_parked(slot, statements, consumer.id, &rows, by).await?;
-            // Somebody has taken this owner for dead, between a transaction of it and the next one.
+            // Somebody has taken this owner for dead, between a transaction of it and the next one, or may have.
             let mistaken = crashes.iter().any(|crash| crash.by.owner == by.owner) || rows.len() < asked;
             if mistaken {
                 let owner = by.owner.0.as_slice();

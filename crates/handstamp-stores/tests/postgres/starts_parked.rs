@@ -277,8 +277,18 @@ async fn who_lives_is_not_counted(database: TestDatabase) {
     assert_eq!(database.number(CRASHES).await, 2, "the second is dead indeed");
     let (tx, rows) = due(&store, &key, 1, 10).await;
     assert_eq!(crashes(&rows[0]), ["host:2", "host:3"]);
-    assert_eq!(database.number("SELECT count(*) FROM handstamp.crashes WHERE node = 'host:1'").await, 0);
+    let counted = "SELECT count(*) FROM handstamp.crashes WHERE node = 'host:1'";
+    assert_eq!(database.number(counted).await, 0);
     store.rollback(tx).await.unwrap();
+    // It goes on with another message.
+    park(&store, &key, &["b"], None).await;
+    let (theirs, rows) = due(&other, &key, 4, 10).await;
+    assert_eq!((ids(&rows), database.number(counted).await), (vec!["a".to_owned()], 1));
+    let (tx, rows) = due(&store, &key, 1, 10).await;
+    assert_eq!((ids(&rows), crashes(&rows[0])), (vec!["b".to_owned()], vec![]));
+    assert_eq!(database.number(counted).await, 0);
+    store.rollback(tx).await.unwrap();
+    other.rollback(theirs).await.unwrap();
 }
 
 async fn a_start_that_cannot_be_recorded_takes_nothing(database: TestDatabase) {

@@ -1,9 +1,9 @@
 -- Says which parked messages, locked by another transaction of the same process, are about to be handled, in place
--- of those that the same owner had started; answers every crash of them, the oldest first. Other owners' start
--- records of them are orphans, their transactions are over: one of a message alone is written down as a crash, once
--- an owner, and stays until the message is resumed.
+-- of those that the same owner had started; answers every crash of them, the oldest first, and those for which the
+-- owner itself was counted. Other owners' start records of them are orphans, their transactions are over: one of a
+-- message alone is written down as a crash, once an owner, and stays until the message is resumed.
 -- Lock: ROW EXCLUSIVE on parked_starts and crashes; FOR UPDATE of the orphans, for which an owner that withdraws waits.
--- Index: parked_starts_pkey, parked_starts_by_owner, crashes_pkey.
+-- Index: parked_starts_pkey, parked_starts_by_owner, crashes_pkey, crashes_by_owner.
 WITH died AS MATERIALIZED (
     SELECT s.dedup, s.owner, s.node, s.at_ms
     FROM {schema}.parked_starts AS s
@@ -27,7 +27,11 @@ WITH died AS MATERIALIZED (
 ), before AS MATERIALIZED (
     SELECT c.dedup, c.owner, c.node, c.at_ms
     FROM {schema}.crashes AS c
-    WHERE c.consumer = $1::int2 AND c.dedup = ANY ($2::bytea[])
+    WHERE c.consumer = $1::int2 AND c.dedup = ANY ($2::bytea[]) AND c.owner <> $3::bytea
+    UNION ALL
+    SELECT c.dedup, c.owner, c.node, c.at_ms
+    FROM {schema}.crashes AS c
+    WHERE c.consumer = $1::int2 AND c.owner = $3::bytea
 )
 SELECT b.dedup, b.owner, b.node, b.at_ms FROM before AS b
 UNION ALL
