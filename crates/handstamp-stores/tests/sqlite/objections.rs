@@ -2,7 +2,8 @@
 
 use crate::starts::{CRASHES, PARKED_STARTS, dedup, keys, owners, starter};
 use crate::support::{beside, number, open, park, registered, row};
-use handstamp_core::{StartStore, Store, StoreErrorKind};
+use handstamp_core::{StartStore, Starter, Store, StoreErrorKind};
+use handstamp_stores::sqlite::SqliteStore;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -87,6 +88,33 @@ async fn who_moves_is_not_counted() {
     store.rollback(tx).await.unwrap();
     assert_eq!(owners(&rows[0].crashes), [dead.owner]);
     assert_eq!((number(&eyes, PARKED_STARTS), number(&eyes, CRASHES)), (2, 1));
+}
+
+/// Two that live find what a third left. One of them had tried the message before, and while it looks twice itself it
+/// is not counted for that.
+#[tokio::test(start_paused = true)]
+async fn who_looks_twice_has_moved() {
+    let folder = TempDir::new().unwrap();
+    let (store, beside_it) = (open(&folder).await, open(&folder).await);
+    let consumer = registered(&store, "wallet").await;
+    park(&store, &consumer, &[row("a", None)]).await;
+    let (dead, living, next) = (starter("dead/1"), starter("living/2"), starter("next/3"));
+    drop(store.start_due(&consumer, 1, &living).await.unwrap().unwrap());
+    let left = "INSERT INTO handstamp_parked_starts SELECT consumer, dedup, ?1, 'dead/1', at_ms, alone
+        FROM handstamp_parked_starts";
+    beside(&folder).execute(left, [dead.owner.0]).unwrap();
+    let run = async |store: &SqliteStore, by: &Starter| {
+        let (tx, rows) = store.start_again(&consumer, &[dedup("a")], by).await.unwrap();
+        store.rollback(tx).await.unwrap();
+        store.end_starts(&consumer, &by.owner, None).await.unwrap();
+        owners(&rows[0].crashes)
+    };
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        run(&beside_it, &living).await
+    };
+    let counted = tokio::join!(run(&store, &next), later);
+    assert_eq!(counted, (vec![dead.owner], vec![dead.owner]));
 }
 
 /// Between a start and its lock somebody else has tried the message, and it waits for the next attempt.
