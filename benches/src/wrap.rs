@@ -4,8 +4,8 @@
 //! the bare loops' side alike: joining a group and starting up are measured elsewhere.
 
 use crate::harness::{Sample, float};
-use handstamp::{Claim, ClaimRequest, ConsumerKey, Store, StoreError};
-use handstamp_lab::bent::{BentStore, StoreBend, begin_without_inbox};
+use handstamp::{Claim, ClaimRequest, ConsumerKey, Start, StartStore, StoreError};
+use handstamp_lab::bent::{BentStore, StoreBend, begin, begin_without_inbox};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -108,18 +108,19 @@ pub(crate) fn marked<S>(store: S, marks: Arc<Marks>, claim: bool) -> Marked<S> {
     BentStore::new(Arc::new(store), Mark { marks, claim })
 }
 
-impl<S: Store> StoreBend<S> for Mark {
+impl<S: StartStore> StoreBend<S> for Mark {
     async fn begin(
         &self,
         store: &S,
         consumer: &ConsumerKey,
         ids: &[ClaimRequest],
+        start: Option<&Start>,
     ) -> Result<(S::Tx, Vec<Claim>), StoreError> {
         self.marks.begun();
         let begun = if self.claim {
-            store.begin(consumer, ids).await?
+            begin(store, consumer, ids, start).await?
         } else {
-            begin_without_inbox(store, consumer, ids).await?
+            begin_without_inbox(store, consumer, ids, start).await?
         };
         self.marks.claimed();
         Ok(begun)
@@ -140,11 +141,15 @@ impl<S: Store> StoreBend<S> for Mark {
         tx: S::Tx,
         consumer: &ConsumerKey,
         ids: &[ClaimRequest],
+        start: Option<&Start>,
         durable: oneshot::Sender<()>,
     ) -> Result<Option<(S::Tx, Vec<Claim>)>, StoreError> {
         self.marks.committing();
         let asked = if self.claim { ids } else { &[] };
-        let next = store.commit_and_begin(tx, consumer, asked, durable).await?;
+        let next = match start {
+            Some(start) => store.commit_start_and_begin(tx, consumer, asked, start, durable).await?,
+            None => store.commit_and_begin(tx, consumer, asked, durable).await?,
+        };
         self.marks.committed();
         let Some((tx, claims)) = next else { return Ok(None) };
         self.marks.begun();

@@ -5,16 +5,21 @@
 //! | ok | apply | apply | apply | apply |
 //! | duplicate | skip | skip | skip | skip |
 //! | id reused | dead letter, or skip and count | the same | the same | the same |
+//! | stale | skip | skip | skip, and it is parked no more | skip, and it is parked no more |
 //! | retry, panic, timeout, own SQL failure | again in place | park, with the wait | park again | dead letter |
+//! | the same, its lane's waits in place being in vain | again in place at once | the same | the same | the same |
+//! | retry after up to a second, waits being in vain | park, with that wait | the same | park again | dead letter |
 //! | retry after more than a second | park, with that wait | the same | park again | dead letter |
 //! | behind a parked one of its order key | park, nothing charged | the same | the same | the same |
 //! | reject | dead letter | dead letter | dead letter | dead letter |
 //! | infrastructure fault | run again, nothing charged | the same | the same | the same |
+//! | crashed: a process died with it alone | run again alone, nothing charged | the same | the same | `max_crashes` times: dead letter |
 //!
 //! With `on_failure = "block"` what is delivered is never parked: where the table says park it is tried again in
 //! place after that wait, and its lane waits (what is parked already goes on as the table says). None left are
 //! also those of a parked message that failed and is older than `max_age`. How many there are depends on the
-//! failure's code where the policy names it. What is behind a failing message does what [`followers`] says.
+//! failure's code where the policy names it. Waits in place are in vain where several in a row in one lane helped
+//! nobody ([`WaitsInPlace`](crate::retry::WaitsInPlace)): attempts and their number stay, only nobody sleeps. What is behind a failing message does what [`followers`] says.
 
 use crate::retry::{ASKED_MAX, IN_PLACE_MAX, RetryPolicy};
 use std::time::Duration;
@@ -28,6 +33,8 @@ pub enum Outcome {
     Duplicate,
     /// Its id is known with another body.
     IdReused,
+    /// What is applied of its key is as new as it, or newer: nothing ran.
+    Stale,
     /// It failed and may be tried again, not before the wait it asked for.
     Retry {
         /// The wait it asked for.
@@ -43,6 +50,11 @@ pub enum Outcome {
     Behind,
     /// The store or broker failed, not the message.
     Infrastructure,
+    /// Processes died while they handled it alone.
+    Crashed {
+        /// So many.
+        crashes: u32,
+    },
 }
 
 /// Where a message is while it is decided.
@@ -68,6 +80,8 @@ pub struct Case<'a> {
     pub code: Option<&'a str>,
     /// Where it happened.
     pub place: Place,
+    /// Whether its lane still waits in place; of no account for one that is parked.
+    pub waits: bool,
     /// The jitter: any number.
     pub random: u32,
 }
@@ -93,6 +107,8 @@ pub enum Verdict {
     DeadLetter,
     /// Run the transaction again; nothing is charged.
     RunAgain,
+    /// Run it again, alone in its transaction; nothing is charged.
+    RunAlone,
 }
 
 /// What to do about a reused id.
@@ -144,7 +160,7 @@ pub struct Policy {
 pub fn decide(case: &Case<'_>, policy: &Policy) -> Verdict {
     match case.outcome {
         Outcome::Ok => Verdict::Apply,
-        Outcome::Duplicate => Verdict::Skip,
+        Outcome::Duplicate | Outcome::Stale => Verdict::Skip,
         Outcome::IdReused => match policy.on_id_reuse {
             OnIdReuse::DeadLetter => Verdict::DeadLetter,
             OnIdReuse::Count => Verdict::Skip,
@@ -154,6 +170,10 @@ pub fn decide(case: &Case<'_>, policy: &Policy) -> Verdict {
         Outcome::Behind => Verdict::Park { wait: Duration::ZERO },
         Outcome::Reject => Verdict::DeadLetter,
         Outcome::Infrastructure => Verdict::RunAgain,
+        Outcome::Crashed { crashes } => match policy.retry.max_crashes {
+            1.. if crashes >= policy.retry.max_crashes => Verdict::DeadLetter,
+            _ => Verdict::RunAlone,
+        },
     }
 }
 
@@ -176,7 +196,13 @@ fn failed(case: &Case<'_>, after: Option<Duration>, policy: &Policy) -> Verdict 
         Place::Delivered => {
             let wait = after.unwrap_or(retry.wait.min(IN_PLACE_MAX));
             if case.attempts < immediate && wait <= IN_PLACE_MAX {
-                return Verdict::RetryInPlace { wait };
+                let waits = case.waits || policy.on_failure == OnFailure::Block;
+                return match after.filter(|after| !after.is_zero()) {
+                    _ if waits => Verdict::RetryInPlace { wait },
+                    // What it asked for is kept, elsewhere.
+                    Some(after) => Verdict::Park { wait: after },
+                    None => Verdict::RetryInPlace { wait: Duration::ZERO },
+                };
             }
             match policy.on_failure {
                 OnFailure::Park => Verdict::Park { wait: later() },
@@ -217,6 +243,7 @@ mod tests {
             Just(Outcome::Ok),
             Just(Outcome::Duplicate),
             Just(Outcome::IdReused),
+            Just(Outcome::Stale),
             proptest::option::of(0_u64..2_000_000_000)
                 .prop_map(|ms| Outcome::Retry { after: ms.map(Duration::from_millis) }),
             Just(Outcome::Reject),
@@ -224,6 +251,7 @@ mod tests {
             Just(Outcome::Timeout),
             Just(Outcome::Behind),
             Just(Outcome::Infrastructure),
+            (0_u32..6).prop_map(|crashes| Outcome::Crashed { crashes }),
         ]
     }
 
@@ -236,9 +264,10 @@ mod tests {
 
     fn policy() -> impl Strategy<Value = Policy> {
         let age = proptest::option::of((0_u64..1_000_000).prop_map(Duration::from_secs));
-        (0_u32..20, 0_u32..20, age, any::<bool>(), 0_u32..40).prop_map(
-            |(max_attempts, immediate, max_age, block, own)| {
-                let mut retry = RetryPolicy { max_attempts, immediate, max_age, ..RetryPolicy::default() };
+        (0_u32..20, 0_u32..20, age, any::<bool>(), 0_u32..40, 0_u32..4).prop_map(
+            |(max_attempts, immediate, max_age, block, own, max_crashes)| {
+                let retry = RetryPolicy { max_attempts, immediate, max_age, ..RetryPolicy::default() };
+                let mut retry = RetryPolicy { max_crashes, ..retry };
                 retry.max_attempts_by_code.insert("23503".into(), own);
                 let on_failure = if block { OnFailure::Block } else { OnFailure::Park };
                 Policy { retry, on_failure, ..Policy::default() }
@@ -254,15 +283,21 @@ mod tests {
         #[test]
         fn rules_of_the_table(
             outcome in outcome(), attempts in 1_u32..40, coded in any::<bool>(), place in place(),
-            random in any::<u32>(), policy in policy(),
+            waits in any::<bool>(), random in any::<u32>(), policy in policy(),
         ) {
             let code = coded.then_some("23503");
-            let case = Case { outcome, attempts, code, place, random };
+            let case = Case { outcome, attempts, code, place, waits, random };
             let verdict = decide(&case, &policy);
             let parks = matches!(verdict, Verdict::Park { .. });
             let again = matches!(verdict, Verdict::RetryInPlace { .. });
             // An infrastructure fault never charges, never parks, never dead-letters.
             prop_assert_eq!(outcome == Outcome::Infrastructure, verdict == Verdict::RunAgain);
+            // Crashes end by their number alone, and never before.
+            if let Outcome::Crashed { crashes } = outcome {
+                let most = policy.retry.max_crashes;
+                let over = most > 0 && crashes >= most;
+                prop_assert_eq!(verdict, if over { Verdict::DeadLetter } else { Verdict::RunAlone });
+            }
             // Only Ok applies.
             prop_assert_eq!(outcome == Outcome::Ok, verdict == Verdict::Apply);
             // Only what may pass is tried again, and what waits for its key is only parked.
@@ -282,6 +317,7 @@ mod tests {
                     prop_assert!(!may_fail_again(outcome) || !parks || !blocks);
                     if let Verdict::RetryInPlace { wait } = verdict {
                         prop_assert!(blocks || (wait <= IN_PLACE_MAX && attempts < policy.retry.immediate.max(1)));
+                        prop_assert!(blocks || waits || wait.is_zero(), "nobody sleeps in vain");
                     }
                 }
                 Place::Parked { age } => {
@@ -304,8 +340,15 @@ mod tests {
             let outcome = Outcome::Retry { after: None };
             let (code, policy) = (None, Policy::default());
             for attempts in 1..=12 {
-                let delivered = Case { outcome, attempts, code, place: Place::Delivered, random };
+                let mut delivered = Case { outcome, attempts, code, place: Place::Delivered, waits: false, random };
+                let in_vain = decide(&delivered, &policy);
+                delivered.waits = true;
                 let verdict = decide(&delivered, &policy);
+                if attempts > 1 {
+                    prop_assert_eq!(in_vain, verdict, "only attempts in place have another wait");
+                } else {
+                    prop_assert_eq!(in_vain, Verdict::RetryInPlace { wait: Duration::ZERO });
+                }
                 match attempts {
                     1 => prop_assert_eq!(verdict, Verdict::RetryInPlace { wait: policy.retry.wait }),
                     2..=9 => {
@@ -326,12 +369,16 @@ mod tests {
             attempts: 1,
             code: None,
             place: Place::Delivered,
+            waits: true,
             random: 0,
         };
         let (parks, blocks) =
             (Policy::default(), Policy { on_failure: OnFailure::Block, ..Policy::default() });
         let second = Duration::from_secs(1);
         assert_eq!(decide(&case(1), &parks), Verdict::RetryInPlace { wait: second });
+        let in_vain = Case { waits: false, ..case(1) };
+        assert_eq!(decide(&in_vain, &parks), Verdict::Park { wait: second }, "not before the wait");
+        assert_eq!(decide(&in_vain, &blocks), Verdict::RetryInPlace { wait: second });
         assert_eq!(decide(&case(3600), &parks), Verdict::Park { wait: second * 3600 });
         assert_eq!(decide(&case(3600), &blocks), Verdict::RetryInPlace { wait: second * 3600 });
         assert_eq!(decide(&case(1 << 40), &parks), Verdict::Park { wait: ASKED_MAX });
@@ -339,8 +386,14 @@ mod tests {
 
     #[test]
     fn counting_a_reused_id_keeps_no_dead_letter() {
-        let reused =
-            Case { outcome: Outcome::IdReused, attempts: 0, code: None, place: Place::Delivered, random: 0 };
+        let reused = Case {
+            outcome: Outcome::IdReused,
+            attempts: 0,
+            code: None,
+            place: Place::Delivered,
+            waits: true,
+            random: 0,
+        };
         let policy = Policy { on_id_reuse: OnIdReuse::Count, ..Policy::default() };
         assert_eq!(decide(&reused, &policy), Verdict::Skip);
         assert_eq!(decide(&reused, &Policy::default()), Verdict::DeadLetter);

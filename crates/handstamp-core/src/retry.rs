@@ -1,10 +1,15 @@
-//! How long to wait (pure): exponential backoff with jitter, for infrastructure and for messages.
+//! How long to wait (pure): exponential backoff with jitter, for infrastructure and for messages; and whether a lane
+//! still waits in place.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The longest wait in place for one message; longer waits would hold its partition.
 pub const IN_PLACE_MAX: Duration = Duration::from_secs(1);
+/// So many waits in place in a row that helped nobody, and a lane leaves them out for a while.
+pub const IN_VAIN_MAX: u32 = 3;
+/// It leaves them out for so many runs of its messages, good or bad; then one is made again, to see whether it helps.
+pub const LEFT_OUT_FOR: u32 = 100;
 /// The longest wait that a handler can ask for; a longer one is cut.
 pub const ASKED_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -46,6 +51,40 @@ impl Backoff {
     }
 }
 
+/// The waits in place of one lane. One bad message may wait for what passes at once; where thousands are bad, each
+/// of them waiting alone would hold the lane for minutes, and nothing passes by waiting.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WaitsInPlace {
+    /// In a row.
+    in_vain: u32,
+    left_out_for: u32,
+}
+
+impl WaitsInPlace {
+    /// A message failed: whether it waits before it is tried again in place.
+    pub fn are_made(&mut self) -> bool {
+        let made = self.left_out_for == 0;
+        self.passed(1);
+        made
+    }
+
+    /// One that had waited was tried again; whether it was applied then.
+    pub fn made(&mut self, helped: bool) {
+        if helped {
+            *self = Self::default();
+        } else if self.in_vain + 1 < IN_VAIN_MAX {
+            self.in_vain += 1;
+        } else {
+            self.left_out_for = LEFT_OUT_FOR;
+        }
+    }
+
+    /// So many messages ran to an end, applied or failed.
+    pub fn passed(&mut self, messages: u32) {
+        self.left_out_for = self.left_out_for.saturating_sub(messages);
+    }
+}
+
 /// A message's policy: how many attempts, the first ones in place, and the waits between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
@@ -59,6 +98,8 @@ pub struct RetryPolicy {
     pub backoff: Backoff,
     /// A parked message that fails after this time is dead, whatever its attempts.
     pub max_age: Option<Duration>,
+    /// Processes that may die with a message alone before it is dead; 0: nobody counts, and it is tried for ever.
+    pub max_crashes: u32,
     /// Other numbers of attempts for failures with these codes (SQLSTATE or the database's own).
     pub max_attempts_by_code: BTreeMap<String, u32>,
 }
@@ -80,6 +121,7 @@ impl Default for RetryPolicy {
             wait: Duration::from_millis(50),
             backoff: Backoff::MESSAGE,
             max_age: None,
+            max_crashes: 3,
             max_attempts_by_code: BTreeMap::new(),
         }
     }
@@ -106,6 +148,26 @@ mod tests {
             prop_assert!(backoff.bound(n) <= backoff.cap);
             prop_assert!(backoff.bound(n) <= backoff.bound(n + 1));
         }
+    }
+
+    #[test]
+    fn three_waits_in_vain_and_the_next_hundred_go_without() {
+        let mut lane = WaitsInPlace::default();
+        // One that helps begins the row anew.
+        for helped in [false, false, true, false, false, false] {
+            assert!(lane.are_made());
+            lane.made(helped);
+        }
+        for _ in 0..LEFT_OUT_FOR {
+            assert!(!lane.are_made());
+        }
+        // One is tried; in vain again, and a hundred go without, wherever they end.
+        assert!(lane.are_made());
+        lane.made(false);
+        lane.passed(LEFT_OUT_FOR - 1);
+        assert!(!lane.are_made() && lane.are_made());
+        lane.made(true);
+        assert_eq!(lane, WaitsInPlace::default());
     }
 
     #[test]

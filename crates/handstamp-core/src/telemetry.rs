@@ -2,12 +2,13 @@
 //!
 //! Per process: `received = applied + duplicate + id_reused + stale + unmatched + dead_lettered +
 //! parked + released + pending`, and `pending` is 0 at every exit. Reruns count once. What is taken up again
-//! after it was parked, whichever process parked it, is counted apart: `resumed = resumed_applied +
+//! after it was parked, whichever process parked it, is counted apart: `resumed = resumed_applied + resumed_stale +
 //! resumed_parked_again + resumed_dead + resumed_released`.
 
+use crate::breaker::BreakerState;
 use crate::source::Notice;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ pub struct Counts {
     pub duplicate: u64,
     /// Id known with another body.
     pub id_reused: u64,
-    /// Older than what is applied (version guard).
+    /// As old as what is applied of its key, or older (version guard): nothing ran.
     pub stale: u64,
     /// No effect wanted the message.
     pub unmatched: u64,
@@ -47,12 +48,18 @@ pub struct Counts {
     pub resumed: u64,
     /// Of them, effects committed.
     pub resumed_applied: u64,
+    /// Of them, as old as what is applied of their keys, or older: nothing ran, and they are parked no more.
+    pub resumed_stale: u64,
     /// Of them, failed and parked again.
     pub resumed_parked_again: u64,
     /// Of them, given up.
     pub resumed_dead: u64,
     /// Of them, left as they were: not begun before a stop, or taken by another process.
     pub resumed_released: u64,
+    /// How often the handler's breaker opened.
+    pub breaker_opened: u64,
+    /// Deaths of processes met on lanes that were taken over, each with what it died with.
+    pub crashes_found: u64,
 }
 
 impl Counts {
@@ -71,7 +78,11 @@ impl Counts {
     /// Parked messages taken up again that ended under some count.
     #[must_use]
     pub fn resumed_ended(&self) -> u64 {
-        self.resumed_applied + self.resumed_parked_again + self.resumed_dead + self.resumed_released
+        self.resumed_applied
+            + self.resumed_stale
+            + self.resumed_parked_again
+            + self.resumed_dead
+            + self.resumed_released
     }
 
     /// Deliveries that ended for good: all that ended but those given back.
@@ -91,7 +102,7 @@ macro_rules! live_counts {
     ($($field:ident),* $(,)?) => {
         /// The counts of a running consumer, readable from any thread.
         #[derive(Debug, Default)]
-        pub struct LiveCounts { $($field: AtomicU64,)* lag: AtomicU64, span: Span }
+        pub struct LiveCounts { $($field: AtomicU64,)* lag: AtomicU64, breaker: AtomicU8, span: Span }
 
         impl LiveCounts {
             /// The counts as they are now. While the consumer runs they are not one instant's.
@@ -127,9 +138,12 @@ live_counts!(
     dead_letter_rows,
     resumed,
     resumed_applied,
+    resumed_stale,
     resumed_parked_again,
     resumed_dead,
     resumed_released,
+    breaker_opened,
+    crashes_found,
 );
 
 impl LiveCounts {
@@ -145,8 +159,19 @@ impl LiveCounts {
         self.span.length()
     }
 
+    /// Where the handler's breaker stands.
+    #[must_use]
+    pub fn breaker(&self) -> BreakerState {
+        let number = self.breaker.load(Ordering::Relaxed);
+        BreakerState::ALL.into_iter().find(|state| *state as u8 == number).unwrap_or_default()
+    }
+
     pub(crate) fn set_lag(&self, lag: u64) {
         self.lag.store(lag, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_breaker(&self, state: BreakerState) {
+        self.breaker.store(state as u8, Ordering::Relaxed);
     }
 }
 
@@ -191,6 +216,8 @@ pub struct Report {
     pub notices: BTreeMap<Notice, u64>,
     /// Lag of each lane that is still ours, as last told; lanes of which none was told are left out.
     pub lag: Vec<LaneLag>,
+    /// Where the handler's breaker stood at the end.
+    pub breaker: BreakerState,
     /// How long the run took, waiting included.
     pub took: Duration,
     /// From the first delivery to the last that ended for good: the time that a rate is of.

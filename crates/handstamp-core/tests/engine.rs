@@ -371,7 +371,9 @@ async fn no_more_than_the_messages_asked_for_are_taken() {
 async fn a_source_that_ends_ends_the_run_once_nothing_parked_is_due() {
     let now = Backoff { base: Duration::ZERO, cap: Duration::ZERO };
     let retry = RetryPolicy { immediate: 1, backoff: now, ..RetryPolicy::default() };
-    let options = ConsumerOptions { policy: Policy { retry, ..Policy::default() }, ..options() };
+    // Forty that fail alike are no outage here.
+    let breaker = BreakerPolicy { in_a_row: 0, percent: 0, ..BreakerPolicy::default() };
+    let options = ConsumerOptions { policy: Policy { retry, ..Policy::default() }, breaker, ..options() };
     let failed = Arc::new(Mutex::new(BTreeMap::new()));
     let seen = Arc::clone(&failed);
     // More than are taken at once; the last fails later, and asks for an hour.

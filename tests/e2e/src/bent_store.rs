@@ -1,7 +1,7 @@
 //! A store with one thing wrong on purpose.
 
-use handstamp::{Claim, ClaimRequest, ConsumerKey, Store, StoreError, StoreErrorKind};
-use handstamp_lab::bent::{BentStore, StoreBend, begin_without_inbox};
+use handstamp::{Claim, ClaimRequest, ConsumerKey, Start, StartStore, StoreError, StoreErrorKind};
+use handstamp_lab::bent::{BentStore, StoreBend, begin, begin_without_inbox};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -55,16 +55,19 @@ fn die() -> ! {
     std::process::abort()
 }
 
-impl<S: Store> StoreBend<S> for Bent {
+impl<S: StartStore> StoreBend<S> for Bent {
     async fn begin(
         &self,
         store: &S,
         key: &ConsumerKey,
         ids: &[ClaimRequest],
+        start: Option<&Start>,
     ) -> Result<(S::Tx, Vec<Claim>), StoreError> {
         match self.bend {
-            Bend::NoInbox | Bend::NoInboxDieAfterCommit(_) => begin_without_inbox(store, key, ids).await,
-            _ => store.begin(key, ids).await,
+            Bend::NoInbox | Bend::NoInboxDieAfterCommit(_) => {
+                begin_without_inbox(store, key, ids, start).await
+            }
+            _ => begin(store, key, ids, start).await,
         }
     }
 

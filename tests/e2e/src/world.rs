@@ -112,12 +112,10 @@ impl World {
         }
     }
 
-    /// `SELECT count(*) FROM …` with our tables' names as `{dead_letters}` and `{inbox}`.
+    /// `SELECT count(*) FROM …` with our tables' names in braces, as `{dead_letters}`.
     pub async fn count(&self, from: &str) -> i64 {
-        let sql = |prefix: &str| {
-            let from = from.replace("{dead_letters}", &format!("{prefix}dead_letters"));
-            format!("SELECT count(*) FROM {}", from.replace("{inbox}", &format!("{prefix}inbox")))
-        };
+        let sql =
+            |prefix: &str| format!("SELECT count(*) FROM {}", from.replace('{', prefix).replace('}', ""));
         match &self.postgres {
             Some(database) => database.client.query_one(&sql("handstamp."), &[]).await.unwrap().get(0),
             None => self.sqlite().query_row(&sql("handstamp_"), [], |row| row.get(0)).unwrap(),

@@ -24,7 +24,7 @@ pub(crate) mod sqlite;
 use crate::config::{Config, StoreSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
-use handstamp_core::{BatchHandler, Fingerprint, ParkingStore, Store, StoreError, StoreErrorKind};
+use handstamp_core::{BatchHandler, Fingerprint, StartStore, Store, StoreError, StoreErrorKind};
 pub(crate) use operations::Operations;
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ impl NameInStore {
 /// Making one does not connect; each method says what it needs.
 pub(crate) trait Backend: Sized {
     /// The store.
-    type Store: ParkingStore + Operations;
+    type Store: StartStore + Operations;
     /// The declared effects.
     type Effects: BatchHandler<<Self::Store as Store>::Tx>;
 

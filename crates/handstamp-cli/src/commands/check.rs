@@ -110,7 +110,7 @@ fn effects(config: &Config, findings: &mut Findings) {
 /// What a failing message means for those behind it, and what cannot be as it is written.
 fn order(config: &Config, findings: &mut Findings) {
     let options = &config.options;
-    let follow = super::explain::words_on_followers(options.order, options.policy.on_failure);
+    let follow = super::explain::words_on_followers(options);
     findings.ok(format!("order: {follow}"));
     if options.order == handstamp_core::Order::Key {
         match config.source {

@@ -8,7 +8,7 @@ use crate::output::{self, json, live::LiveLine, table};
 use crate::signals::{self, Stop};
 use handstamp_core::retry::Backoff;
 use handstamp_core::{
-    Consumer, ConsumerOptions, Counts, LiveCounts, Report, RunError, StopReason, StoreError,
+    BreakerState, Consumer, ConsumerOptions, Counts, LiveCounts, Report, RunError, StopReason, StoreError,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -195,6 +195,7 @@ fn nothing_done(started: Instant) -> Report {
         counts: Counts::default(),
         notices: BTreeMap::new(),
         lag: Vec::new(),
+        breaker: BreakerState::Closed,
         took: started.elapsed(),
         busy: Duration::ZERO,
         stopped: StopReason::Asked,

@@ -1,6 +1,5 @@
 //! Sections of the TOML file → the checked configuration.
 
-use super::{codes, defaults};
 use super::env::Lookup;
 use super::model::{
     Config, EffectSection, FileSection, KafkaSection, PostgresSection, SourceSection, SqliteSection,
@@ -8,6 +7,7 @@ use super::model::{
 };
 use super::parse::{Problem, Reading, Section, Text};
 use super::uses::Uses;
+use super::{codes, defaults, versions};
 use crate::exit::{CliError, Exit};
 use handstamp_core::decide::Policy;
 use handstamp_core::json::Pointer;
@@ -80,6 +80,7 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
     }
     if let (Some(source), Some(identity)) = (&source, &identity) {
         refuse_identity_without_place(&top, source, identity);
+        versions::refuse_without_key(&top, source, &options);
     }
     top.finish();
     let problems = reading.into_problems();
@@ -169,6 +170,7 @@ fn options(top: &Section<'_, '_>) -> ConsumerOptions {
                 &[("dead_letter", OnIdReuse::DeadLetter), ("count", OnIdReuse::Count)],
             ),
         );
+        versions::read(&section, &mut options);
         if options.queue_max_bytes < options.message_max_bytes {
             let (_, line) = section.item("queue_max_bytes").unzip();
             let line = line.unwrap_or(section.line);
@@ -209,6 +211,8 @@ fn retry(top: &Section<'_, '_>, policy: &mut RetryPolicy) -> Vec<(String, usize)
         section.problem(line_of(key), key, "backoff_base is the first wait, and backoff_cap the longest");
     }
     policy.max_age = section.duration("max_age").or(policy.max_age);
+    let max_crashes = section.count_or_none("max_crashes");
+    set(&mut policy.max_crashes, max_crashes.map(|most| u32::try_from(most).unwrap_or(u32::MAX)));
     let mut named = Vec::new();
     if let Some(codes) = section.section("on") {
         for (code, line) in codes.keys() {
@@ -228,7 +232,7 @@ fn attempts(section: &Section<'_, '_>, key: &str) -> Option<u32> {
 }
 
 /// A text that means nothing when it is empty, as a variable without a value leaves it.
-fn optional(section: &Section<'_, '_>, key: &str) -> Option<Text> {
+pub(super) fn optional(section: &Section<'_, '_>, key: &str) -> Option<Text> {
     filled(section, key, section.text(key)?)
 }
 
@@ -262,7 +266,7 @@ fn is_file(section: &Section<'_, '_>, path: &Text) -> bool {
     false
 }
 
-fn set<T>(slot: &mut T, value: Option<T>) {
+pub(super) fn set<T>(slot: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *slot = value;
     }
@@ -483,7 +487,7 @@ fn param(section: Section<'_, '_>, line: usize) -> Option<ParamSpec> {
     Some(ParamSpec { source, encoding, as_text })
 }
 
-fn pointer(section: &Section<'_, '_>, line: usize, key: &str, text: &Text) -> Option<Pointer> {
+pub(super) fn pointer(section: &Section<'_, '_>, line: usize, key: &str, text: &Text) -> Option<Pointer> {
     if !text.is_known() {
         return Some(Pointer::member(&text.value));
     }

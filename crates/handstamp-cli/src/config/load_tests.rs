@@ -112,10 +112,15 @@ fn what_a_clock_or_a_number_cannot_hold_is_refused_with_the_largest_value() {
         ("consumer", "concurrency", "1000000", "9223372036854775807", "1000000"),
         ("retry", "max_attempts", "1000000", "1000001", "1000000"),
         ("retry", "immediate", "1000000", "1000001", "1000000"),
+        ("retry", "max_crashes", "1000000", "1000001", "1000000"),
         ("retry", "max_age", "\"365days\"", "\"366days\"", "365days"),
         ("consumer", "parked_max", "1000000", "1000001", "1000000"),
     ] {
-        let text = |value: &str| with("field = \"/id\"", &format!("[{section}]\n{key} = {value}\n{EFFECT}"));
+        // Attempts in place are among all.
+        let more_attempts = if key == "immediate" { "max_attempts = 1000000" } else { "" };
+        let text = |value: &str| {
+            with("field = \"/id\"", &format!("[{section}]\n{key} = {value}\n{more_attempts}\n{EFFECT}"))
+        };
         let lookup = |_: &str| Err(std::env::VarError::NotPresent);
         assert!(
             parse(Path::new("p.toml"), &text(largest), Uses::Pipeline, &lookup).is_ok(),
@@ -134,8 +139,8 @@ fn the_policy_of_failures_is_read_and_printed_again() {
         "field = \"/id\"",
         &format!(
             "[consumer]\norder = \"key\"\non_failure = \"block\"\nparked_max = 7\n[retry]\nimmediate = 3\n\
-             backoff_base = \"2s\"\nbackoff_cap = \"1m\"\nmax_age = \"2days\"\n\
-             on.\"23503\".max_attempts = 20\non.787 = {{ max_attempts = 4 }}\n{EFFECT}"
+             backoff_base = \"2s\"\nbackoff_cap = \"1m\"\nmax_age = \"2days\"\nmax_crashes = 0\n\
+             on.\"2067\".max_attempts = 20\non.787 = {{ max_attempts = 4 }}\n{EFFECT}"
         ),
     );
     let config = super::parsed(Path::new("p.toml"), &text);
@@ -144,11 +149,11 @@ fn the_policy_of_failures_is_read_and_printed_again() {
         (options.order, options.policy.on_failure, options.parked_max),
         (Order::Key, OnFailure::Block, 7)
     );
-    assert_eq!((retry.max_attempts, retry.immediate), (10, 3));
+    assert_eq!((retry.max_attempts, retry.immediate, retry.max_crashes), (10, 3, 0));
     let seconds = |seconds| std::time::Duration::from_secs(seconds);
     assert_eq!((retry.backoff.base, retry.backoff.cap), (seconds(2), seconds(60)));
     assert_eq!(retry.max_age, Some(seconds(2 * 24 * 3600)));
-    assert_eq!((retry.attempts_for(Some("23503")), retry.attempts_for(Some("787"))), (20, 4));
+    assert_eq!((retry.attempts_for(Some("2067")), retry.attempts_for(Some("787"))), (20, 4));
     let printed = crate::config::effective(&config);
     let again = super::parsed(Path::new("p.toml"), &printed);
     assert_eq!(again.options, config.options, "{printed}");
@@ -161,12 +166,16 @@ fn mistakes_of_the_policy_name_their_line_and_what_would_be_right() {
         ("backoff_base = \"1h\"", "retry.backoff_base: backoff_base is the first wait"),
         ("backoff_cap = \"10ms\"", "retry.backoff_cap: backoff_base is the first wait"),
         ("max_atempts = 3", "retry.max_atempts: unknown key; did you mean `max_attempts`?"),
+        ("on.\"787\".max_attempt = 3", "retry.on.787.max_attempt: unknown key; did you mean `max_attempts`?"),
         (
-            "on.\"23503\".max_attempt = 3",
-            "retry.on.23503.max_attempt: unknown key; did you mean `max_attempts`?",
+            "on.\"abc\".max_attempts = 3",
+            "retry.on.abc: is no code of SQLite, which is a number such as \"787\"",
         ),
-        ("on.\"a b\".max_attempts = 3", "is no code"),
-        ("on.\"23503\" = 3", "retry.on.23503: expected a table"),
+        ("on.\"23503\".max_attempts = 3", "retry.on.23503: is no code of SQLite"),
+        ("on.\"23503\".max_attempts = 3", "did you mean \"787\" (foreign_key_violation)?"),
+        ("on.\"787\" = 3", "retry.on.787: expected a table"),
+        ("immediate = 11", "retry.immediate: more than max_attempts, which is 10"),
+        ("max_crashes = -1", "retry.max_crashes: expected a whole number; found -1"),
         ("immediate = 0", "retry.immediate: expected a whole number of at least 1"),
     ] {
         let (line, message) = problem(&with("field = \"/id\"", &format!("[retry]\n{rest}\n{EFFECT}")));

@@ -303,7 +303,7 @@ impl<'r, 'a> Section<'r, 'a> {
         const EXPECTED: &str = "a number of bytes, or a size in quotes such as \"4 MiB\"";
         let (item, line) = self.item(key)?;
         if let Some(number) = item.as_integer() {
-            let size = self.checked_number(line, key, EXPECTED, number)?;
+            let size = self.checked_number(line, key, EXPECTED, number, 1)?;
             return self.at_most(line, key, size, SIZE_MAX, "1024 GiB");
         }
         let Some(text) = item.as_str() else {
@@ -320,7 +320,15 @@ impl<'r, 'a> Section<'r, 'a> {
 
     /// A whole number of at least 1.
     pub(crate) fn count(&self, key: &str) -> Option<usize> {
-        const EXPECTED: &str = "a whole number of at least 1";
+        self.number(key, 1, "a whole number of at least 1")
+    }
+
+    /// A whole number; 0 turns something off.
+    pub(crate) fn count_or_none(&self, key: &str) -> Option<usize> {
+        self.number(key, 0, "a whole number")
+    }
+
+    fn number(&self, key: &str, least: usize, expected: &str) -> Option<usize> {
         let (item, line) = self.item(key)?;
         let number = match (item.as_integer(), item.as_str()) {
             (Some(number), _) => Some(number),
@@ -329,7 +337,7 @@ impl<'r, 'a> Section<'r, 'a> {
                 let text = self.expanded(line, key, text).filter(Text::is_known)?;
                 let number = text.value.trim().parse().ok();
                 if number.is_none() {
-                    self.problem(line, key, format_args!("expected {EXPECTED}; found {}", quoted(&text)));
+                    self.problem(line, key, format_args!("expected {expected}; found {}", quoted(&text)));
                     return None;
                 }
                 number
@@ -337,10 +345,10 @@ impl<'r, 'a> Section<'r, 'a> {
             _ => None,
         };
         let Some(number) = number else {
-            self.wrong_type(line, key, EXPECTED, item);
+            self.wrong_type(line, key, expected, item);
             return None;
         };
-        let count = self.checked_number(line, key, EXPECTED, number)?;
+        let count = self.checked_number(line, key, expected, number, least)?;
         self.at_most(line, key, count, COUNT_MAX, "1000000")
     }
 
@@ -455,8 +463,15 @@ impl<'r, 'a> Section<'r, 'a> {
         fits.then_some(number)
     }
 
-    fn checked_number(&self, line: usize, key: &str, expected: &str, number: i64) -> Option<usize> {
-        let checked = usize::try_from(number).ok().filter(|number| *number >= 1);
+    fn checked_number(
+        &self,
+        line: usize,
+        key: &str,
+        expected: &str,
+        number: i64,
+        least: usize,
+    ) -> Option<usize> {
+        let checked = usize::try_from(number).ok().filter(|number| *number >= least);
         if checked.is_none() {
             self.problem(line, key, format_args!("expected {expected}; found {number}"));
         }

@@ -52,6 +52,14 @@ fn consumer(config: &Config) -> Table {
         OnIdReuse::DeadLetter => "dead_letter",
         OnIdReuse::Count => "count",
     });
+    if let Some(guard) = &options.version {
+        table["version"] = value(guard.version.as_str());
+        if let Some(key) = &guard.key {
+            table["version_key"] = value(key.as_str());
+        }
+    }
+    table["inbox"] = value(options.inbox);
+    table["naturally_idempotent"] = value(options.naturally_idempotent);
     table
 }
 
@@ -65,6 +73,7 @@ fn retry(policy: &RetryPolicy) -> Table {
     if let Some(max_age) = policy.max_age {
         table["max_age"] = time(max_age);
     }
+    table["max_crashes"] = value(i64::from(policy.max_crashes));
     for (code, attempts) in &policy.max_attempts_by_code {
         table["on"][code]["max_attempts"] = value(i64::from(*attempts));
     }

@@ -1,6 +1,6 @@
 //! The live line: rate, applied, duplicates, dead letters, lag; redrawn in place on a terminal.
 
-use handstamp_core::LiveCounts;
+use handstamp_core::{BreakerState, LiveCounts};
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,7 +62,7 @@ impl LiveLine {
                 let seconds = now.duration_since(last.0).as_secs_f64();
                 let rate = per_second(counts_now.ended().saturating_sub(last.1), seconds);
                 last = (now, counts_now.ended());
-                draw(&line(&counts_now, rate, counts.lag()));
+                draw(&line(&counts_now, rate, counts.lag(), counts.breaker()));
             }
         });
         Self { end: Some(end), thread: thread.ok() }
@@ -117,16 +117,21 @@ impl Drop for Progress {
     }
 }
 
-/// What is parked, and what came of what was, stand there once there is something.
-fn line(counts: &handstamp_core::Counts, rate: f64, lag: u64) -> String {
+/// What is stale, what is parked, and what came of what was, stand there once there is something; the breaker while it is not closed.
+fn line(counts: &handstamp_core::Counts, rate: f64, lag: u64, breaker: BreakerState) -> String {
     let mut parked = String::new();
-    for (word, count) in [("parked", counts.parked), ("resumed", counts.resumed)] {
+    let paused = match breaker {
+        BreakerState::Closed => "",
+        BreakerState::Open | BreakerState::Probing => "  PAUSED: what the handler needs seems to be down",
+    };
+    let stale = counts.stale + counts.resumed_stale;
+    for (word, count) in [("stale", stale), ("parked", counts.parked), ("resumed", counts.resumed)] {
         if count > 0 {
             parked.push_str(&format!("  {word} {count}"));
         }
     }
     format!(
-        "{rate:.0}/s  applied {}  duplicates {}  dead letters {}{parked}  lag {lag}",
+        "{rate:.0}/s  applied {}  duplicates {}  dead letters {}{parked}  lag {lag}{paused}",
         counts.applied + counts.resumed_applied,
         counts.duplicate,
         counts.dead_lettered + counts.id_reused + counts.resumed_dead,
@@ -152,7 +157,10 @@ mod tests {
     #[test]
     fn the_line_names_what_matters() {
         let counts = Counts { applied: 8, duplicate: 2, dead_lettered: 1, id_reused: 1, ..Counts::default() };
-        assert_eq!(line(&counts, 1234.4, 7), "1234/s  applied 8  duplicates 2  dead letters 2  lag 7");
+        assert_eq!(
+            line(&counts, 1234.4, 7, BreakerState::Closed),
+            "1234/s  applied 8  duplicates 2  dead letters 2  lag 7"
+        );
     }
 
     #[test]
@@ -166,8 +174,26 @@ mod tests {
             ..Counts::default()
         };
         assert_eq!(
-            line(&counts, 0.0, 7),
+            line(&counts, 0.0, 7, BreakerState::Closed),
             "0/s  applied 9  duplicates 0  dead letters 1  parked 3  resumed 2  lag 7"
+        );
+    }
+
+    #[test]
+    fn a_breaker_that_is_not_closed_is_told() {
+        for state in BreakerState::ALL {
+            let told = line(&Counts::default(), 0.0, 7, state)
+                .ends_with("lag 7  PAUSED: what the handler needs seems to be down");
+            assert_eq!(told, state != BreakerState::Closed, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_stale_is_told_once_there_is_something() {
+        let counts = Counts { applied: 8, stale: 2, resumed: 1, resumed_stale: 1, ..Counts::default() };
+        assert_eq!(
+            line(&counts, 0.0, 7, BreakerState::Closed),
+            "0/s  applied 8  duplicates 0  dead letters 0  stale 3  resumed 1  lag 7"
         );
     }
 

@@ -86,7 +86,7 @@ pub(crate) fn say(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handstamp_core::{Counts, Report, StopReason};
+    use handstamp_core::{BreakerState, Counts, Report, StopReason};
     use std::collections::BTreeMap;
     use std::time::Duration;
 
@@ -96,13 +96,15 @@ mod tests {
             Counts { received: 900, applied: 500, duplicate: 100, released: 300, ..Counts::default() };
         let (took, busy) = (Duration::from_secs(5), Duration::from_secs(2));
         let (notices, lag) = (BTreeMap::new(), vec![]);
-        let report = Report { counts, notices, lag, took, busy, stopped: StopReason::Idle };
+        let breaker = BreakerState::Open;
+        let report = Report { counts, notices, lag, breaker, took, busy, stopped: StopReason::Idle };
         let text = table::report(&report);
         assert!(text.contains("took 5.00 s, 300 messages/s;"), "{text}");
         let object = json::report(None, &report);
         for (name, value) in [("took_seconds", 5.0), ("busy_seconds", 2.0), ("messages_per_second", 300.0)] {
             assert_eq!(object[name], value, "{name}");
         }
+        assert_eq!((&object["breaker"], &object["breaker_opened"]), (&"open".into(), &0.into()));
         let nothing = Report { counts: Counts::default(), busy: Duration::ZERO, ..report };
         assert!(table::report(&nothing).contains("took 5.00 s, 0 messages/s;"));
     }

@@ -30,16 +30,19 @@ fn count_rows(counts: &Counts) -> Vec<(&'static str, u64, &'static str)> {
         ("applied", counts.applied, "effect committed", true),
         ("duplicate", counts.duplicate, "seen before: skipped", true),
         ("id reused", counts.id_reused, "known id with another body: dead letter", false),
-        ("stale", counts.stale, "older than what is applied", false),
+        ("stale", counts.stale, "not newer than what is applied of its key", false),
         ("unmatched", counts.unmatched, "no effect wanted it", false),
         ("dead lettered", counts.dead_lettered, "see `handstamp dlq list`", true),
         ("parked", counts.parked, "kept for a later retry: see `handstamp dlq parked`", false),
         ("released", counts.released, "given back unfinished", false),
         ("resumed", counts.resumed, "taken up again after they were parked", false),
         ("  applied", counts.resumed_applied, "effect committed", false),
+        ("  stale", counts.resumed_stale, "not newer than what is applied of its key", false),
         ("  parked again", counts.resumed_parked_again, "failed once more", false),
         ("  dead lettered", counts.resumed_dead, "see `handstamp dlq list`", false),
         ("  released", counts.resumed_released, "left as they were", false),
+        ("breaker opened", counts.breaker_opened, "paused: what the handler needs seemed to be down", false),
+        ("crashes found", counts.crashes_found, "processes had died with messages in hand", false),
     ];
     all.into_iter()
         .filter(|(_, count, _, always)| *always || *count > 0)
@@ -111,6 +114,13 @@ mod tests {
         for (number, shown) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(grouped(number), shown);
         }
+    }
+
+    #[test]
+    fn what_is_stale_is_told_once_there_is_something() {
+        let counts = Counts { received: 5, applied: 3, stale: 2, resumed: 1, resumed_stale: 1, ..Counts::default() };
+        let rows: Vec<(&str, u64)> = count_rows(&counts).iter().map(|(word, count, _)| (*word, *count)).collect();
+        assert!(rows.contains(&("stale", 2)) && rows.contains(&("  stale", 1)), "{rows:?}");
     }
 
     #[test]

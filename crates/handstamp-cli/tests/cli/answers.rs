@@ -156,7 +156,7 @@ fn dead_letters_of_one_time_are_listed_in_the_order_of_their_source() {
 fn a_migration_says_in_one_object_what_it_did() {
     let place = Place::wallet();
     let object = place.run(&["migrate", "file.toml", "--json"]).exits(0).json();
-    let all = ["0001_inbox.sql", "0002_parked.sql", "0003_starts.sql"];
+    let all = ["0001_inbox.sql", "0002_parked.sql", "0003_starts.sql", "0004_versions.sql"];
     assert_eq!(object["migrations"], serde_json::json!(all));
     assert_eq!(object["setup"], serde_json::json!({ "name": "schema.sqlite.sql", "run": true }));
     assert_eq!((&object["error"], &object["exit_code"]), (&Value::Null, &0.into()));
@@ -185,7 +185,7 @@ fn a_migration_of_a_database_says_so_too_and_knows_no_unknown_role() {
     let first = place.run(&["migrate", "wallet.toml", "--json"]).exits(0).json();
     assert_eq!(
         (&first["migrations"], &first["setup"]["run"]),
-        (&serde_json::json!(["1", "2"]), &true.into())
+        (&serde_json::json!(["1", "2", "3", "4"]), &true.into())
     );
     let unknown = place.run_at("off", &["migrate", "wallet.toml", "--json", "--grant-to", "no_such_role"]);
     let object = unknown.json();

@@ -200,6 +200,7 @@ fn print_shows_every_default_and_variables_by_their_name() {
         "lock_timeout = \"5s\"",
         "max_attempts = 2",
         "immediate = 2",
+        "max_crashes = 3",
         "wait = \"50ms\"",
         "backoff_base = \"1s\"",
         "backoff_cap = \"5m\"",

@@ -1,4 +1,4 @@
-//! One transaction: claim, handle, record, commit; settled as soon as it is durable.
+//! One transaction: start record, claim, handle, record, commit; settled as soon as it is durable.
 //!
 //! ```text
 //! begin+claim ─► handle First ─► park, record dead ─► commit ─► durable: counted, settled ─► Committed
@@ -16,8 +16,8 @@ use crate::decide::{Order, Outcome};
 use crate::delivery::{Disposition, Lane};
 use crate::handler::Decision;
 use crate::message::Message;
-use crate::parked::ParkingStore;
-use crate::store::{Begun, FailureClass, Reason, Store, StoreError, StoreErrorKind};
+use crate::start::StartStore;
+use crate::store::{Begun, ClaimRequest, FailureClass, Reason, Store, StoreError, StoreErrorKind};
 use std::error::Error;
 use std::pin::pin;
 use tokio::sync::oneshot;
@@ -27,8 +27,8 @@ pub(crate) type Opened<S> = Begun<<S as Store>::Tx>;
 
 /// What a transaction came to.
 pub(crate) enum Attempt {
-    /// Durable, counted and settled.
-    Committed,
+    /// Durable, counted and settled; the handler ran for so many.
+    Committed { handled: usize },
     /// Rolled back: one message failed, or an unknown one of those handled.
     Failed(FailedRun),
     /// Rolled back or unknown, and no message's fault: run it again after a wait.
@@ -43,11 +43,15 @@ pub(crate) enum Attempt {
 pub(crate) struct FailedRun {
     /// Index into the chunk, where it is known.
     pub(crate) culprit: Option<usize>,
+    /// Index of the first message that was handled.
+    pub(crate) first: usize,
+    /// The handler asked for a retry or took too long: what it needs may be down.
+    pub(crate) may_pass: bool,
     pub(crate) outcome: Outcome,
     pub(crate) failure: Failure,
 }
 
-impl<S: ParkingStore> Shared<S> {
+impl<S: StartStore> Shared<S> {
     /// Runs one transaction over the chunk: the one that is open for it, or a new one. With a next chunk, its
     /// transaction may be open afterwards.
     pub(crate) async fn attempt(
@@ -63,6 +67,7 @@ impl<S: ParkingStore> Shared<S> {
         };
         let handled: Vec<usize> = at_plan(&plans, Plan::Handle).collect();
         if !handled.is_empty() {
+            self.starts.handed(lane);
             let messages: Vec<Message> =
                 handled.iter().filter_map(|&at| chunk[at].message().cloned()).collect();
             match self.handle(&mut tx, &messages, lane).await {
@@ -91,12 +96,13 @@ impl<S: ParkingStore> Shared<S> {
             }
             self.recovered();
             self.live.add(&self.tally(chunk, &plans, &kept));
+            self.starts.note_outcomes(chunk, &plans);
             self.settle(chunk, Disposition::Ack);
         };
         match self.commit(tx, lane, next, durable).await {
             Ok(next_opened) => {
                 *opened = next_opened;
-                Attempt::Committed
+                Attempt::Committed { handled: handled.len() }
             }
             Err(error) => {
                 if error.kind == StoreErrorKind::Unavailable {
@@ -116,13 +122,13 @@ impl<S: ParkingStore> Shared<S> {
         opened: &mut Option<Opened<S>>,
     ) -> Result<(S::Tx, Vec<Plan>), Attempt> {
         let lane = chunk[0].lane;
-        let requests: Vec<_> = chunk.iter().filter_map(Item::claim).collect();
+        let requests = self.claims_of(chunk);
         let begun = match opened.take() {
             Some(opened) => Ok(opened),
             // A claim may wait for another process; dropped, it takes back what it has claimed.
             None => tokio::select! {
                 biased;
-                begun = self.store.begin(&self.consumer, &requests) => begun,
+                begun = self.begin(chunk, &requests) => begun,
                 () = self.cancelled(lane) => return Err(Attempt::Cancelled),
             },
         };
@@ -134,18 +140,49 @@ impl<S: ParkingStore> Shared<S> {
         }
         CrashPoint::AfterClaim.reached();
         let mut plans = self.plan(chunk, claims);
-        if self.options.order == Order::Key {
-            let put = tokio::select! {
-                biased;
-                put = self.put_behind(&mut tx, chunk, &mut plans) => put.map_err(after_store_error),
-                () = self.cancelled(lane) => Err(Attempt::Cancelled),
-            };
-            if let Err(attempt) = put {
-                self.store.abandon(tx).await;
-                return Err(attempt);
-            }
+        let judged = tokio::select! {
+            biased;
+            judged = self.look_up(&mut tx, chunk, &mut plans) => judged.map_err(after_store_error),
+            () = self.cancelled(lane) => Err(Attempt::Cancelled),
+        };
+        if let Err(attempt) = judged {
+            self.store.abandon(tx).await;
+            return Err(attempt);
         }
         Ok((tx, plans))
+    }
+
+    /// Begins, behind a start record where a handler may run.
+    async fn begin(&self, chunk: &[Item], requests: &[ClaimRequest]) -> Result<Opened<S>, StoreError> {
+        match self.starts.of_chunk(chunk) {
+            Some(start) => self.store.start_and_begin(&self.consumer, requests, &start).await,
+            None => self.store.begin(&self.consumer, requests).await,
+        }
+    }
+
+    /// Commits, and begins as `begin` does in the same flight.
+    async fn commit_and_begin(
+        &self,
+        tx: S::Tx,
+        next: &[Item],
+        requests: &[ClaimRequest],
+        tell: oneshot::Sender<()>,
+    ) -> Result<Option<Opened<S>>, StoreError> {
+        match self.starts.of_chunk(next) {
+            Some(start) => {
+                self.store.commit_start_and_begin(tx, &self.consumer, requests, &start, tell).await
+            }
+            None => self.store.commit_and_begin(tx, &self.consumer, requests, tell).await,
+        }
+    }
+
+    /// Finds what must wait behind parked messages, and what is not newer than what is applied; asks the store
+    /// nothing that no option needs.
+    async fn look_up(&self, tx: &mut S::Tx, chunk: &[Item], plans: &mut [Plan]) -> Result<(), StoreError> {
+        if self.options.order == Order::Key {
+            self.put_behind(tx, chunk, plans).await?;
+        }
+        self.weigh(tx, chunk, plans).await
     }
 
     /// Runs the handler; `None`: the lane was taken away meanwhile.
@@ -172,14 +209,14 @@ impl<S: ParkingStore> Shared<S> {
         next: &[Item],
         durable: impl FnOnce(),
     ) -> Result<Option<Opened<S>>, StoreError> {
-        let requests: Vec<_> = next.iter().filter_map(Item::claim).collect();
-        if requests.is_empty() {
+        let requests = self.claims_of(next);
+        if next.is_empty() {
             self.store.commit(tx).await?;
             durable();
             return Ok(None);
         }
         let (tell, told) = oneshot::channel();
-        let mut ended = pin!(self.store.commit_and_begin(tx, &self.consumer, &requests, tell));
+        let mut ended = pin!(self.commit_and_begin(tx, next, &requests, tell));
         tokio::select! {
             biased;
             Ok(()) = told => {
@@ -212,8 +249,13 @@ impl<S: ParkingStore> Shared<S> {
         CrashPoint::BeforeRollback.reached();
         let culprit = failed.culprit.map(|at| handled[at]).or_else(|| sole(handled));
         let run = |outcome, class, code, reason| {
+            let may_pass = matches!(
+                (outcome, class),
+                (Outcome::Retry { .. }, FailureClass::Failed) | (Outcome::Timeout, FailureClass::TimedOut)
+            );
             let failure = Failure { class, code, reason };
-            Attempt::Failed(FailedRun { culprit, outcome, failure })
+            let first = handled.first().copied().unwrap_or_default();
+            Attempt::Failed(FailedRun { culprit, first, may_pass, outcome, failure })
         };
         match failed.cause {
             Cause::Panic(text) => {
@@ -289,7 +331,8 @@ pub(super) fn after_commit_error(error: StoreError, handled: &[usize]) -> Attemp
             };
             let failure = Failure { class, code: None, reason: Reason::from_error(&error) };
             let outcome = Outcome::Retry { after: None };
-            Attempt::Failed(FailedRun { culprit: sole(handled), outcome, failure })
+            let (culprit, may_pass) = (sole(handled), false);
+            Attempt::Failed(FailedRun { culprit, first: handled[0], may_pass, outcome, failure })
         }
         _ => after_store_error(error),
     }

@@ -6,9 +6,11 @@
 //!
 //! ```text
 //! chunk committed            ─► settled; the next chunk may be four times as large
-//! culprit known, decided     ─► the same chunk up to and with the culprit, now parked or a dead letter
+//! culprit known, decided     ─► the same chunk up to and with the culprit, now parked or a dead letter; one that
+//!                               ran alone waits for what follows, or for others like it (order = key: at once)
 //! culprit known, may retry   ─► what precedes it, then it alone, then what follows
 //!                               (order = none: all others first, then it alone)
+//! may have killed a process  ─► it alone, nothing opened ahead (`starts`)
 //! culprit unknown            ─► the first half of those under suspicion, then half of the rest …
 //! store away or conflict     ─► the same chunk after a wait, nothing charged
 //! ```
@@ -21,17 +23,20 @@
 
 use super::attempt::{Attempt, FailedRun, Opened};
 use super::dispatch::DynHandler;
+use super::gate::Gate;
 use super::in_flight::InFlight;
 use super::item::{End, Item};
 use super::options::ConsumerOptions;
+use super::outage::{CONFLICT_QUIET, Outage, backoff_for};
 use super::retries::Parked;
 use super::slot::{Slot, Slots};
+use super::starts::Starts;
 use crate::decide::{Case, Order, Place, Verdict, decide};
 use crate::delivery::{DeliveryTag, Disposition, Lane};
 use crate::message::Timestamp;
-use crate::parked::ParkingStore;
-use crate::retry::Backoff;
+use crate::retry::WaitsInPlace;
 use crate::source::Command;
+use crate::start::StartStore;
 use crate::store::{ConsumerKey, InboxState, Store, StoreError, StoreErrorKind};
 use crate::telemetry::{Counts, LineLimit, LiveCounts};
 use std::cell::RefCell;
@@ -52,6 +57,10 @@ pub(crate) struct Shared<S: Store> {
     pub(crate) duplicates: RefCell<LineLimit>,
     pub(crate) parked_lines: RefCell<LineLimit>,
     pub(crate) parked: Parked,
+    pub(crate) starts: Starts,
+    pub(crate) gate: Gate,
+    /// Of each lane in which a wait in place was in vain.
+    pub(crate) in_place: RefCell<HashMap<Lane, WaitsInPlace>>,
     pub(crate) outage: RefCell<Option<Outage>>,
     /// What the turn of each lane is told.
     pub(crate) told: RefCell<HashMap<Lane, watch::Sender<Told>>>,
@@ -59,12 +68,6 @@ pub(crate) struct Shared<S: Store> {
     pub(crate) slots: Slots,
     /// True once the consumer was asked to stop: then nobody waits for a store that is away.
     pub(crate) stopping: watch::Sender<bool>,
-}
-
-/// A store that is away, and when that was last said.
-pub(crate) struct Outage {
-    since: Instant,
-    said: Option<Instant>,
 }
 
 /// What the turn of a lane is told; it only ever gets worse.
@@ -87,21 +90,19 @@ pub(crate) enum BatchEnd {
     Fatal(StoreError),
 }
 
-/// How many lines between two reports of an outage.
-const SAY_EVERY: Duration = Duration::from_secs(10);
-/// Conflicts end by themselves; one that lasts this long is said, and a stop does not wait for its end.
-const CONFLICT_QUIET: Duration = Duration::from_secs(3);
-
 /// How many messages the next chunk may hold.
 pub(super) struct ChunkSize {
     pub(super) limit: usize,
     /// So many at the front of the queue are known to hold a culprit.
     suspects: Option<usize>,
+    /// So many that are decided wait at the end of the queue, the first of them since then.
+    kept: usize,
+    kept_since: Option<tokio::time::Instant>,
 }
 
 impl Default for ChunkSize {
     fn default() -> Self {
-        Self { limit: usize::MAX, suspects: None }
+        Self { limit: usize::MAX, suspects: None, kept: 0, kept_since: None }
     }
 }
 
@@ -127,6 +128,23 @@ impl ChunkSize {
         self.limit < usize::MAX
     }
 
+    /// One more that is decided waits at the end of the queue; those behind it go on as if it were durable.
+    fn keep(&mut self) {
+        self.limit = self.limit.saturating_mul(4);
+        self.kept += 1;
+        self.kept_since.get_or_insert_with(tokio::time::Instant::now);
+    }
+
+    /// Whether those that wait are to come first: there are many, it takes long, or nothing else is to be waited for.
+    fn takes_kept(&mut self, now: bool) -> bool {
+        let long = self.kept_since.is_some_and(|since| since.elapsed() >= KEPT_FOR);
+        let takes = self.kept >= KEPT_MAX || long || (self.kept > 0 && now);
+        if takes {
+            (self.kept, self.kept_since) = (0, None);
+        }
+        takes
+    }
+
     /// The culprit stands at this place of the chunk: what precedes it goes with it.
     pub(super) fn found(&mut self, at: usize) {
         self.suspects = None;
@@ -134,15 +152,33 @@ impl ChunkSize {
     }
 }
 
+/// So many decided messages wait for company in a transaction, and so long.
+const KEPT_MAX: usize = 32;
+const KEPT_FOR: Duration = Duration::from_millis(200);
 /// A chunk that lost this many conflicts in a row gets smaller, so that it holds fewer locks.
 const CONFLICTS_BEFORE_SMALLER: u32 = 3;
 /// More than this in a row, and a stop does not wait for the conflict to end.
 pub(super) const CONFLICTS_THAT_PASS: u32 = 10;
 
-impl<S: ParkingStore> Shared<S> {
+impl<S: StartStore> Shared<S> {
     /// Decides and settles every item of the batches; they are of one lane and in its order.
-    pub(crate) async fn run_turn(&self, lane: Lane, batches: Vec<Vec<Item>>, mut slot: Slot) -> BatchEnd {
+    pub(crate) async fn run_turn(&self, lane: Lane, batches: Vec<Vec<Item>>, slot: Slot) -> BatchEnd {
         let mut batches = VecDeque::from(batches);
+        let end = match self.look_back(lane, &mut batches).await {
+            Ok(true) => self.run_batches(lane, batches, slot).await,
+            Ok(false) => self.give_back(batches.into_iter().flatten().collect()),
+            Err(error) => self.fatal(batches.into_iter().flatten().collect(), vec![], error),
+        };
+        self.end_turn(lane, &end).await;
+        end
+    }
+
+    async fn run_batches(
+        &self,
+        lane: Lane,
+        mut batches: VecDeque<Vec<Item>>,
+        mut slot: Slot,
+    ) -> BatchEnd {
         let _held = if self.options.concurrency > 1 {
             let ids = batches.iter().flatten().filter_map(Item::id).cloned().collect();
             if !self.in_flight.is_free(&ids) {
@@ -199,23 +235,40 @@ impl<S: ParkingStore> Shared<S> {
         let (mut faults, mut since) = (0, None);
         while let Some(first) = queue.front() {
             let (lane, wait) = (first.lane, first.alone.unwrap_or_default());
-            let left = self.is_told(lane) == Told::Cancel || (size.is_apart() && !self.goes_on(lane));
+            let leaves = (size.is_apart() || first.suspected) && !self.goes_on(lane);
+            if size.takes_kept(leaves || !self.gate.is_closed()) {
+                gather(&mut queue);
+                continue;
+            }
+            let left = self.is_told(lane) == Told::Cancel || (leaves && first.end().is_none());
             if left || (!wait.is_zero() && !self.sleep_aside(lane, wait, slot).await) {
                 return self.give_back(queue);
             }
-            let mut chunk = take_chunk(&mut queue, size.limit);
-            let next = if queue.is_empty() && self.goes_on(lane) { next } else { &[] };
+            let Some((pass, most)) = self.enter(&queue, size.limit, leaves, opened, slot).await else {
+                return self.give_back(queue);
+            };
+            let mut chunk = take_chunk(&mut queue, most);
+            let opens = queue.is_empty() && self.goes_on(lane) && !self.starts.watches(lane);
+            let next = if opens && self.gate.is_closed() { next } else { &[] };
             let began = Instant::now();
             let attempt = self.attempt(&mut chunk, opened, next).await;
+            let held = self.gate.hear(pass, &attempt, |at| chunk[at].id(), |at| chunk[at].shown());
+            self.note_wait(lane, wait, &attempt);
             if !matches!(attempt, Attempt::Again(_)) {
                 (faults, since) = (0, None);
             }
             match attempt {
-                Attempt::Committed => size.committed(chunk.len()),
+                Attempt::Committed { .. } => {
+                    // What waited at the end of the queue was counted before.
+                    if chunk.iter().any(|item| item.end().is_none()) {
+                        size.committed(chunk.len());
+                    }
+                    self.forget_passed(lane, &chunk, &queue).await;
+                }
                 Attempt::Failed(failed) => {
                     self.recovered();
                     self.live.add(&Counts { reruns: 1, ..Counts::default() });
-                    self.regroup(&mut queue, chunk, failed, &mut size);
+                    self.regroup(&mut queue, chunk, failed, held, &mut size);
                 }
                 Attempt::Again(error) => {
                     if self.options.fail_fast && error.kind == StoreErrorKind::Unavailable {
@@ -245,12 +298,29 @@ impl<S: ParkingStore> Shared<S> {
         BatchEnd::Done
     }
 
-    /// Puts a failed chunk back so that only the culprit is decided apart.
+    /// What came of a chunk, and whether it helped that its message had waited in place.
+    fn note_wait(&self, lane: Lane, waited: Duration, attempt: &Attempt) {
+        let mut lanes = self.in_place.borrow_mut();
+        match attempt {
+            Attempt::Committed { handled } if *handled > 0 => {
+                if !waited.is_zero() {
+                    lanes.remove(&lane);
+                } else if let Some(waits) = lanes.get_mut(&lane) {
+                    waits.passed(u32::try_from(*handled).unwrap_or(u32::MAX));
+                }
+            }
+            Attempt::Failed(_) if !waited.is_zero() => lanes.entry(lane).or_default().made(false),
+            _ => {}
+        }
+    }
+
+    /// Puts a failed chunk back so that only the culprit is decided apart; a held one waits in place.
     fn regroup(
         &self,
         queue: &mut VecDeque<Item>,
         mut chunk: Vec<Item>,
         run: FailedRun,
+        held: bool,
         size: &mut ChunkSize,
     ) {
         let Some(at) = run.culprit else {
@@ -261,12 +331,15 @@ impl<S: ParkingStore> Shared<S> {
         size.found(at);
         let culprit = &mut chunk[at];
         culprit.attempts += 1;
+        let mut lanes = self.in_place.borrow_mut();
+        let waits = lanes.get_mut(&culprit.lane).is_none_or(WaitsInPlace::are_made);
         let verdict = decide(
             &Case {
                 outcome: run.outcome,
                 attempts: culprit.attempts,
                 code: run.failure.code.as_deref(),
                 place: Place::Delivered,
+                waits,
                 random: random(),
             },
             &self.options.policy,
@@ -283,12 +356,22 @@ impl<S: ParkingStore> Shared<S> {
         trouble.note(run.failure.clone().now(&self.options.node));
         culprit.alone = None;
         match verdict {
+            _ if held => culprit.alone = Some(Duration::ZERO),
             Verdict::RetryInPlace { wait } => culprit.alone = Some(wait),
             Verdict::Park { wait } => trouble.end = Some(End::Parked(run.failure, wait)),
             _ => trouble.end = Some(End::Dead(run.failure)),
         }
         match self.options.order {
-            Order::None if culprit.alone.is_some() => defer(queue, chunk, at),
+            // Those behind one of its key must find it parked; for all others it may wait for company.
+            Order::Partition | Order::None if chunk.len() == 1 && chunk[0].end().is_some() => {
+                size.keep();
+                queue.extend(chunk);
+            }
+            Order::None if chunk[at].alone.is_some() => {
+                // What follows it must not fail those in front of it once more.
+                size.found(at.saturating_sub(1));
+                defer(queue, chunk, at);
+            }
             _ => prepend(queue, chunk),
         }
     }
@@ -364,36 +447,30 @@ impl<S: ParkingStore> Shared<S> {
         tokio::select! {
             biased;
             () = self.cancelled(lane) => false,
-            () = tokio::time::sleep(wait) => true,
+            () = self.rest(lane, wait) => true,
         }
     }
 
     /// Waits without its slot; false, and without it, when no more is to begin.
     pub(super) async fn sleep_aside(&self, lane: Lane, wait: Duration, slot: &mut Slot) -> bool {
-        slot.give();
         let rested = async {
-            tokio::time::sleep(wait).await;
+            // Whoever has the slot meanwhile may die of something else.
+            if self.starts.is_open(lane) {
+                self.end_start(lane).await;
+            }
+            slot.give();
+            self.rest(lane, wait).await;
             slot.retake().await;
         };
-        tokio::select! {
+        let rested = tokio::select! {
             biased;
             () = self.left(lane) => false,
             () = rested => true,
+        };
+        if !rested {
+            slot.give();
         }
-    }
-
-    /// Waits for the store; false when the lane was taken away, or when the consumer is stopping and the store
-    /// is away or a conflict lasts: the batch is then given back.
-    async fn sleep_for_store(&self, lane: Lane, wait: Duration, kind: StoreErrorKind, passes: bool) -> bool {
-        if passes && matches!(kind, StoreErrorKind::Conflict | StoreErrorKind::Timeout) {
-            return self.sleep(lane, wait).await;
-        }
-        let mut stopping = self.stopping.subscribe();
-        tokio::select! {
-            biased;
-            _ = stopping.wait_for(|stopping| *stopping) => false,
-            goes_on = self.sleep(lane, wait) => goes_on,
-        }
+        rested
     }
 
     /// One line for a skipped duplicate, at most 100 a second.
@@ -416,38 +493,6 @@ impl<S: ParkingStore> Shared<S> {
             );
         }
     }
-
-    /// Says that the store cannot go on: at once and then now and then; a conflict only once it lasts.
-    pub(crate) fn say_outage(&self, error: &StoreError, batch: &dyn Fn() -> String) {
-        let now = Instant::now();
-        let conflict = matches!(error.kind, StoreErrorKind::Conflict | StoreErrorKind::Timeout);
-        let quiet_for = if conflict { CONFLICT_QUIET } else { Duration::ZERO };
-        let mut outage = self.outage.borrow_mut();
-        let outage = outage.get_or_insert(Outage { since: now, said: None });
-        if now.duration_since(outage.since) < quiet_for {
-            tracing::debug!(target: "handstamp", %error, "the transaction runs again");
-            return;
-        }
-        let batch = batch();
-        match outage.said {
-            None => {
-                tracing::warn!(target: "handstamp", %error, %batch, "the store cannot go on; waiting, nothing is charged");
-            }
-            Some(said) if now.duration_since(said) >= SAY_EVERY => {
-                let waiting_s = now.duration_since(outage.since).as_secs();
-                tracing::warn!(target: "handstamp", %error, %batch, waiting_s, "still waiting for the store");
-            }
-            Some(_) => return,
-        }
-        outage.said = Some(now);
-    }
-
-    pub(crate) fn recovered(&self) {
-        if let Some(outage) = self.outage.borrow_mut().take().filter(|outage| outage.said.is_some()) {
-            let waited_s = outage.since.elapsed().as_secs_f64();
-            tracing::info!(target: "handstamp", waited_s, "the store is back");
-        }
-    }
 }
 
 /// Says how many lines were left out.
@@ -463,12 +508,25 @@ fn take_chunk(queue: &mut VecDeque<Item>, limit: usize) -> Vec<Item> {
     if length == queue.len() { Vec::from(std::mem::take(queue)) } else { queue.drain(..length).collect() }
 }
 
-/// A message to run alone is a chunk of its own; others go together up to the limit.
+/// What is decided comes first: to be kept at once.
+fn gather(queue: &mut VecDeque<Item>) {
+    let (mut decided, others): (VecDeque<Item>, VecDeque<Item>) =
+        queue.drain(..).partition(|item| item.end().is_some());
+    decided.extend(others);
+    *queue = decided;
+}
+
+/// How many at the front are decided: no handler runs for them.
+pub(super) fn decided(queue: &VecDeque<Item>) -> usize {
+    queue.iter().take_while(|item| item.end().is_some()).count()
+}
+
+/// A message to run alone is a chunk of its own; others go together up to the limit, what is decided beyond it.
 fn chunk_len(queue: &VecDeque<Item>, limit: usize) -> usize {
-    if queue.front().is_some_and(|item| item.alone.is_some()) {
+    if queue.front().is_some_and(Item::runs_alone) {
         return 1;
     }
-    queue.iter().take(limit.max(1)).take_while(|item| item.alone.is_none()).count()
+    queue.iter().take(limit.max(decided(queue)).max(1)).take_while(|item| !item.runs_alone()).count()
 }
 
 fn prepend(queue: &mut VecDeque<Item>, chunk: Vec<Item>) {
@@ -491,13 +549,6 @@ fn defer(queue: &mut VecDeque<Item>, chunk: Vec<Item>, culprit: usize) {
     }
     others.extend(apart);
     *queue = others;
-}
-
-pub(super) fn backoff_for(kind: StoreErrorKind) -> Backoff {
-    match kind {
-        StoreErrorKind::Conflict | StoreErrorKind::Timeout => Backoff::CONFLICT,
-        _ => Backoff::INFRASTRUCTURE,
-    }
 }
 
 /// Jitter needs no quality, only that processes differ.

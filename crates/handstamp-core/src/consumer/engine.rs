@@ -4,20 +4,23 @@
 //! awaits a batch; batches run beside it on the same thread.
 
 use super::batch::{BatchEnd, Shared, Told};
+use super::gate::Gate;
 use super::in_flight::InFlight;
 use super::intake::{Flow, Intake};
 use super::item::Item;
+use super::register::register;
 use super::resume::RETRIES;
 use super::retries::{Look, Parked, Retries};
 use super::slot::{Slot, Slots};
+use super::starts::Starts;
 use super::{Consumer, RunError, RunErrorKind, StopReason};
+use crate::breaker::BreakerState;
 use crate::decide::Order;
 use crate::delivery::{Delivery, DeliveryTag, Disposition, Lane};
 use crate::identity::Identity;
-use crate::parked::ParkingStore;
-use crate::retry::Backoff;
 use crate::source::{Capabilities, Command, Control, Notice, PortLimits, SourceErrorKind, SourcePort};
-use crate::store::{ConsumerKey, StoreErrorKind};
+use crate::start::StartStore;
+use crate::store::ConsumerKey;
 use crate::telemetry::{Counts, LineLimit, Report};
 use futures_util::StreamExt;
 use futures_util::future::{FutureExt, LocalBoxFuture};
@@ -26,6 +29,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -44,19 +48,21 @@ const NEAR: Duration = Duration::from_secs(1);
 type Running = FuturesUnordered<LocalBoxFuture<'static, TurnEnd>>;
 
 /// Whose turn ended, and how.
-enum TurnEnd {
+pub(super) enum TurnEnd {
     Lane(Lane, BatchEnd),
     Retries(Look),
+    /// No turn: start records were ended, those of a lane that is taken away or others.
+    Ended(Option<Lane>),
 }
 
-pub(super) struct Engine<S: ParkingStore> {
+pub(super) struct Engine<S: StartStore> {
     pub(super) shared: Rc<Shared<S>>,
     identity: Identity,
     pub(super) capabilities: Capabilities,
     pub(super) deliveries: mpsc::Receiver<Vec<Delivery>>,
     pub(super) control: mpsc::UnboundedReceiver<Control>,
     pub(super) intake: Intake,
-    running: Running,
+    pub(super) running: Running,
     pub(super) retries: Retries,
     /// A lane had the last turn.
     retries_next: bool,
@@ -77,7 +83,7 @@ pub(super) struct Engine<S: ParkingStore> {
 }
 
 /// Runs a consumer to its end.
-pub(crate) async fn run<S: ParkingStore>(
+pub(crate) async fn run<S: StartStore>(
     consumer: Consumer<S>,
     stop: impl Future<Output = ()>,
 ) -> Result<Report, RunError> {
@@ -94,45 +100,19 @@ pub(crate) async fn run<S: ParkingStore>(
     engine.finish()
 }
 
-/// Registers the name, waiting for a store that is away.
-async fn register<S: ParkingStore>(consumer: &Consumer<S>) -> Result<ConsumerKey, RunError> {
-    let fingerprint = consumer.source.fingerprint();
-    let mut tries = 0;
-    let mut said = None;
-    loop {
-        let error = match consumer.store.register(&consumer.name, &fingerprint, consumer.options.adopt).await
-        {
-            Ok(key) => return Ok(key),
-            Err(error) => error,
-        };
-        let transient = matches!(
-            error.kind,
-            StoreErrorKind::Unavailable | StoreErrorKind::Conflict | StoreErrorKind::Timeout
-        );
-        if !transient || consumer.options.fail_fast {
-            return Err(error.into());
-        }
-        if said.is_none_or(|at: Instant| at.elapsed() >= Duration::from_secs(10)) {
-            said = Some(Instant::now());
-            tracing::warn!(target: "handstamp", %error, "waiting for the store");
-        }
-        tokio::time::sleep(Backoff::INFRASTRUCTURE.wait(tries, super::batch::random())).await;
-        tries = tries.saturating_add(1);
-    }
-}
-
 fn empty_report(started: Instant, stopped: StopReason) -> Report {
     Report {
         counts: Counts::default(),
         notices: BTreeMap::new(),
         lag: vec![],
+        breaker: BreakerState::Closed,
         took: started.elapsed(),
         busy: Duration::ZERO,
         stopped,
     }
 }
 
-impl<S: ParkingStore> Engine<S> {
+impl<S: StartStore> Engine<S> {
     fn start(consumer: Consumer<S>, key: ConsumerKey, started: Instant) -> Result<Self, RunError> {
         let Consumer { source, store, identity, handler, mut options, live, .. } = consumer;
         if let Some(writers_max) = store.capabilities().writers_max {
@@ -162,16 +142,20 @@ impl<S: ParkingStore> Engine<S> {
             commands: command_receiver,
             limits,
         })?;
+        let gate = Gate::new(options.breaker, Arc::clone(&live));
         let shared = Shared {
             store,
             consumer: key,
             handler,
+            starts: Starts::new(&options, capabilities.settle),
             options,
             live,
             commands,
             duplicates: RefCell::new(LineLimit::new(LINES)),
             parked_lines: RefCell::new(LineLimit::new(LINES)),
             parked: Parked::default(),
+            gate,
+            in_place: RefCell::default(),
             slots,
             outage: RefCell::new(None),
             told: RefCell::new(HashMap::from([(RETRIES, watch::channel(Told::GoOn).0)])),
@@ -262,7 +246,9 @@ impl<S: ParkingStore> Engine<S> {
         let goes_on = self.stop.is_none() && self.error.is_none();
         let can_start = self.shared.slots.is_free() && goes_on;
         let batch = if can_start && !self.retries.holds() { self.intake.next_ready_at() } else { None };
-        let look = if can_start { self.retries.next() } else { None };
+        let admitted = self.shared.gate.admits_worker_at(Instant::now());
+        let look = self.retries.next().zip(admitted).map(|(next, admitted)| next.max(admitted));
+        let look = look.filter(|_| can_start);
         let idle = goes_on && self.assigned_once && !self.ending && self.intake.is_idle();
         let idle = self.shared.options.until_idle.filter(|_| idle);
         let idle = idle.map(|idle| self.last_activity + idle);
@@ -361,11 +347,13 @@ impl<S: ParkingStore> Engine<S> {
                 for named in lanes {
                     let (told, _) = watch::channel(Told::GoOn);
                     self.shared.told.borrow_mut().insert(named.lane, told);
+                    self.shared.starts.assign(&named);
                     self.intake.assign(named);
                 }
             }
             Control::Revoking { lanes, within } => self.on_revoking(&lanes, within),
             Control::Lost(lanes) => {
+                let mut left_open = false;
                 for lane in lanes {
                     let is_running = self.is_running(lane);
                     let rest = self.intake.remove(lane);
@@ -375,7 +363,12 @@ impl<S: ParkingStore> Engine<S> {
                         self.shared.tell(lane, Told::Finish);
                     } else {
                         self.shared.told.borrow_mut().remove(&lane);
+                        self.shared.in_place.borrow_mut().remove(&lane);
+                        left_open |= self.shared.starts.leave(lane);
                     }
+                }
+                if left_open {
+                    self.withdraw();
                 }
             }
             Control::CaughtUp(lanes) => caught_up.extend(lanes),
@@ -402,6 +395,8 @@ impl<S: ParkingStore> Engine<S> {
                 }
                 self.shared.tell(lane, Told::Finish);
                 self.revokes.push((deadline, lane));
+            } else if self.end_then_drain(lane) {
+                // `Drained` follows.
             } else {
                 self.forget(lane);
                 drained.push(lane);
@@ -466,7 +461,10 @@ impl<S: ParkingStore> Engine<S> {
             let is_full = self.retries.is_full(&self.shared.parked, now);
             let eager = !self.intake.has_room() || !self.deliveries_open;
             let lane = if is_full { None } else { self.intake.ready(now, eager) };
-            let looks = self.retries.is_due(now);
+            // While the breaker is not closed the worker probes, and only where no lane can.
+            let admitted = self.shared.gate.admits_worker_at(now).is_some_and(|at| at <= now);
+            let looks =
+                admitted && self.retries.is_due(now) && (lane.is_none() || self.shared.gate.is_closed());
             if lane.is_none() && !looks {
                 return;
             }
@@ -484,7 +482,8 @@ impl<S: ParkingStore> Engine<S> {
         self.adjust_flow(lane);
         let limit = self.shared.options.message_max_bytes;
         let received_at = crate::clock::now();
-        let item = |delivery| Item::new(delivery, &self.identity, limit, received_at);
+        let guard = self.shared.options.version.as_ref();
+        let item = |delivery| Item::new(delivery, &self.identity, limit, received_at).versioned(guard);
         let batches = turn.into_iter().map(|batch| batch.into_iter().map(item).collect()).collect();
         let shared = Rc::clone(&self.shared);
         let turn = async move { TurnEnd::Lane(lane, shared.run_turn(lane, batches, slot).await) };
@@ -510,6 +509,7 @@ impl<S: ParkingStore> Engine<S> {
                 self.retries.ended(look.found, Instant::now());
                 look.end
             }
+            TurnEnd::Ended(lane) => return self.on_ended(lane),
         };
         self.retries.hear(&self.shared.parked);
         match end {
@@ -530,7 +530,12 @@ impl<S: ParkingStore> Engine<S> {
             }
             Some(_) => self.intake.turn_ended(lane, Instant::now()),
             // Lost while it ran.
-            None => drop(self.shared.told.borrow_mut().remove(&lane)),
+            None => {
+                self.shared.told.borrow_mut().remove(&lane);
+                self.shared.in_place.borrow_mut().remove(&lane);
+                self.shared.starts.leave(lane);
+                self.withdraw();
+            }
         }
     }
 
@@ -538,10 +543,12 @@ impl<S: ParkingStore> Engine<S> {
         self.intake.lanes.get(&lane).is_some_and(|state| !state.running.is_empty())
     }
 
-    fn forget(&mut self, lane: Lane) {
+    pub(super) fn forget(&mut self, lane: Lane) {
         let rest = self.intake.remove(lane);
         self.release(&rest);
         self.shared.told.borrow_mut().remove(&lane);
+        self.shared.in_place.borrow_mut().remove(&lane);
+        self.shared.starts.leave(lane);
     }
 
     fn cancel_all(&self) {

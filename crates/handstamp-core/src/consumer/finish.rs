@@ -5,13 +5,13 @@ use super::engine::{CLOSE_MIN, Engine};
 use super::intake::LaneState;
 use super::{RunError, RunErrorKind, StopReason};
 use crate::crash_point::CrashPoint;
-use crate::parked::ParkingStore;
 use crate::source::Command;
+use crate::start::StartStore;
 use crate::telemetry::{LaneLag, Report};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-impl<S: ParkingStore> Engine<S> {
+impl<S: StartStore> Engine<S> {
     /// Why the run may end now, but for what is parked and due.
     pub(super) fn end_of_source(&self) -> Option<StopReason> {
         let idle = self.assigned_once && self.intake.is_idle();
@@ -31,6 +31,7 @@ impl<S: ParkingStore> Engine<S> {
 
     /// Lets the source settle what was asked and leave; answers what it still says.
     pub(super) async fn close(&mut self) {
+        self.shared.end_starts().await;
         CrashPoint::OnShutdown.reached();
         let within = self.shared.options.shutdown_timeout.clamp(CLOSE_MIN, CLOSE_MIN * 2);
         self.command(Command::Close { within });
@@ -68,6 +69,7 @@ impl<S: ParkingStore> Engine<S> {
             counts,
             notices: self.notices,
             lag: self.intake.lanes.values().filter_map(lag).collect(),
+            breaker: self.shared.live.breaker(),
             took: self.started.elapsed(),
             busy: self.shared.live.busy(),
             stopped: self.stop.unwrap_or(ended),

@@ -143,7 +143,9 @@ impl Gate {
                 let handled = u32::try_from(*handled).unwrap_or(u32::MAX);
                 self.answered(is_probe, handled);
             }
-            Attempt::Failed(run) if !run.may_pass => self.answered(is_probe, u32::from(run.culprit.is_some())),
+            Attempt::Failed(run) if !run.may_pass => {
+                self.answered(is_probe, u32::from(run.culprit.is_some()))
+            }
             Attempt::Failed(run) => {
                 let at = run.culprit.unwrap_or(run.first);
                 let message = id(at).map_or(0, hash);

@@ -7,6 +7,7 @@ use crate::message::{Message, Record, Timestamp, Truncation};
 use crate::message_id::MessageId;
 use crate::parked::{FailedAttempt, HISTORY_MAX};
 use crate::store::{ClaimRequest, DeadLetter, FailureClass, Reason};
+use crate::version::Versioned;
 use std::time::Duration;
 
 /// What is known of the delivery's content.
@@ -67,6 +68,7 @@ pub(crate) enum Unknown {
     Applied,
     Dead,
     Parked,
+    Stale,
 }
 
 /// One delivery, from the queue to its outcome. What is rare lies elsewhere: items are moved.
@@ -81,6 +83,10 @@ pub(crate) struct Item {
     pub(crate) attempts: u32,
     /// Runs alone, after this wait.
     pub(crate) alone: Option<Duration>,
+    /// May have killed a process: runs alone.
+    pub(crate) suspected: bool,
+    /// Its version, where there is a guard.
+    pub(crate) version: Option<Box<Versioned>>,
     pub(crate) unknown: Unknown,
     pub(crate) received_at: Timestamp,
 }
@@ -127,7 +133,20 @@ impl Item {
         let trouble =
             dead.map(|failure| Box::new(Trouble { end: Some(End::Dead(failure)), history: vec![] }));
         let unknown = Unknown::Nothing;
-        Self { lane, tag, body, trouble, truncation, attempts: 0, alone: None, unknown, received_at }
+        let (attempts, alone, suspected, version) = (0, None, false, None);
+        Self {
+            lane,
+            tag,
+            body,
+            trouble,
+            truncation,
+            attempts,
+            alone,
+            suspected,
+            version,
+            unknown,
+            received_at,
+        }
     }
 
     /// What becomes of it without a handler.
@@ -156,6 +175,16 @@ impl Item {
             Body::Message(message) => message.record(),
             Body::Bare(record) => record,
         }
+    }
+
+    /// Where it lies in its lane.
+    pub(crate) fn position(&self) -> i64 {
+        self.record().origin.offset
+    }
+
+    /// Whether it is a chunk of its own.
+    pub(crate) fn runs_alone(&self) -> bool {
+        self.suspected || self.alone.is_some()
     }
 
     /// The digest of the whole value, also when only a prefix is kept.

@@ -9,14 +9,17 @@
 
 use super::batch::Shared;
 use super::item::{End, Failure, Item, Unknown};
+use super::versions::other_kind;
 use crate::decide::{OnIdReuse, Order};
 use crate::message::Timestamp;
 use crate::message_id::shown_text;
-use crate::parked::{Dedup, FailedAttempt, OrderKey, Park, ParkingStore};
+use crate::parked::{Dedup, FailedAttempt, OrderKey, Park};
+use crate::start::StartStore;
 use crate::store::{
     Claim, DeadLetter, FailureClass, InboxState, Reason, Recorded, StoreError, StoreErrorKind,
 };
 use crate::telemetry::Counts;
+use crate::version::VersionKind;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -34,6 +37,10 @@ pub(super) enum Plan {
     Park,
     /// Parked without having run.
     Behind,
+    /// What is applied of its key is as new, or newer.
+    Stale,
+    /// A dead letter: what is applied of its key has a version of the other kind.
+    OtherKind,
 }
 
 impl Plan {
@@ -41,7 +48,8 @@ impl Plan {
     pub(super) fn if_unknown(self) -> Option<Unknown> {
         match self {
             Self::Handle => Some(Unknown::Applied),
-            Self::Record | Self::RecordReused => Some(Unknown::Dead),
+            Self::Record | Self::RecordReused | Self::OtherKind => Some(Unknown::Dead),
+            Self::Stale => Some(Unknown::Stale),
             Self::Park | Self::Behind => Some(Unknown::Parked),
             Self::Skip { .. } | Self::CountReused => None,
         }
@@ -72,7 +80,7 @@ impl Kept {
     }
 }
 
-impl<S: ParkingStore> Shared<S> {
+impl<S: StartStore> Shared<S> {
     pub(super) fn plan(&self, chunk: &[Item], claims: Vec<Claim>) -> Vec<Plan> {
         let mut claims = claims.into_iter();
         let reused = match self.options.policy.on_id_reuse {
@@ -85,7 +93,8 @@ impl<S: ParkingStore> Shared<S> {
                 if item.id().is_none() {
                     return Plan::Record;
                 }
-                match claims.next() {
+                let claim = if self.options.inbox { claims.next() } else { Some(Claim::First) };
+                match claim {
                     Some(Claim::IdReused { .. }) => reused,
                     Some(Claim::Duplicate { state, first_seen }) => Plan::Skip { state, first_seen },
                     Some(Claim::First) => match item.end() {
@@ -142,7 +151,8 @@ impl<S: ParkingStore> Shared<S> {
         chunk: &[Item],
         plans: &[Plan],
     ) -> Result<Kept, StoreError> {
-        let rows = rows(chunk, plans, self.options.order);
+        let mut rows = rows(chunk, plans, self.options.order);
+        self.starts.add_crashes(chunk[0].lane, &rows.letters, &mut rows.attempts);
         let mut kept = Kept::default();
         if !rows.parks.is_empty() {
             let parked = self.store.park(tx, &self.consumer, &rows.parks).await;
@@ -175,6 +185,7 @@ impl<S: ParkingStore> Shared<S> {
                     match (item.unknown, state) {
                         // What became of it since then is somebody else's.
                         (Unknown::Parked, _) => counts.parked += 1,
+                        (Unknown::Stale, _) => counts.stale += 1,
                         (_, InboxState::Dead) => {
                             counts.dead_lettered += 1;
                             counts.dead_letter_rows += 1;
@@ -187,10 +198,10 @@ impl<S: ParkingStore> Shared<S> {
                     counts.duplicate += 1;
                     self.say_duplicate(item, *state, *first_seen);
                 }
-                Plan::Record if is_new(letters.next()) => {
+                Plan::Record | Plan::OtherKind if is_new(letters.next()) => {
                     counts.dead_lettered += 1;
                     counts.dead_letter_rows += 1;
-                    say_dead(item);
+                    say_dead(item, *plan);
                 }
                 Plan::RecordReused if is_new(letters.next()) => {
                     counts.id_reused += 1;
@@ -201,8 +212,16 @@ impl<S: ParkingStore> Shared<S> {
                     counts.parked += 1;
                     self.say_parked(item);
                 }
-                Plan::Record | Plan::RecordReused | Plan::Park | Plan::Behind => counts.duplicate += 1,
+                Plan::Record | Plan::RecordReused | Plan::OtherKind | Plan::Park | Plan::Behind => {
+                    counts.duplicate += 1;
+                }
                 Plan::CountReused => counts.id_reused += 1,
+                // Without an inbox the mark alone remembers a commit of our own that had no answer.
+                Plan::Stale if item.unknown == Unknown::Applied && !self.options.inbox => counts.applied += 1,
+                Plan::Stale => {
+                    counts.stale += 1;
+                    tracing::debug!(target: "handstamp", "stale: {}", item.shown());
+                }
             }
         }
         if let Some(soonest) = kept.soonest {
@@ -243,8 +262,8 @@ fn rows(chunk: &[Item], plans: &[Plan], order: Order) -> Rows {
     let mut rows = Rows::default();
     for (item, plan) in chunk.iter().zip(plans) {
         let dedup = match plan {
-            Plan::Record | Plan::RecordReused => {
-                let letter = dead_letter(item, *plan == Plan::RecordReused);
+            Plan::Record | Plan::RecordReused | Plan::OtherKind => {
+                let letter = dead_letter(item, *plan);
                 let dedup = (!item.history().is_empty()).then(|| letter.dedup());
                 rows.letters.push(letter);
                 dedup
@@ -255,7 +274,7 @@ fn rows(chunk: &[Item], plans: &[Plan], order: Order) -> Rows {
                 rows.parks.push(park);
                 Some(dedup)
             }
-            Plan::Handle | Plan::Skip { .. } | Plan::CountReused => continue,
+            Plan::Handle | Plan::Skip { .. } | Plan::CountReused | Plan::Stale => continue,
         };
         if let Some(dedup) = dedup {
             rows.attempts.extend(item.history().iter().map(|failed| (dedup, failed.clone())));
@@ -264,15 +283,20 @@ fn rows(chunk: &[Item], plans: &[Plan], order: Order) -> Rows {
     rows
 }
 
-fn dead_letter(item: &Item, reused: bool) -> DeadLetter {
-    if reused {
-        let failure = failure(FailureClass::IdReused, "the id is known with another body");
-        return item.dead_letter(&failure);
+fn dead_letter(item: &Item, plan: Plan) -> DeadLetter {
+    match (plan, item.end()) {
+        (Plan::RecordReused, _) => {
+            item.dead_letter(&failure(FailureClass::IdReused, "the id is known with another body"))
+        }
+        (Plan::OtherKind, _) => item.dead_letter(&of_other_kind(item)),
+        (_, Some(End::Dead(failure) | End::Parked(failure, _))) => item.dead_letter(failure),
+        (_, None) => item.dead_letter(&failure(FailureClass::Failed, "the store did not answer its claim")),
     }
-    match item.end() {
-        Some(End::Dead(failure) | End::Parked(failure, _)) => item.dead_letter(failure),
-        None => item.dead_letter(&failure(FailureClass::Failed, "the store did not answer its claim")),
-    }
+}
+
+fn of_other_kind(item: &Item) -> Failure {
+    let kind = item.version.as_ref().map_or(VersionKind::Number, |found| found.version.kind());
+    other_kind(kind)
 }
 
 /// With its own failure and wait; behind another of its key with its last failure, where it has one.
@@ -299,7 +323,7 @@ fn failure(class: FailureClass, reason: &str) -> Failure {
 /// What the store refuses to keep is never dropped: the lane waits and says which message.
 fn refused(mut error: StoreError, what: &str, count: usize, chunk: &[Item], plans: &[Plan]) -> StoreError {
     let is_kept = |plan: &Plan| match what {
-        "dead letter" => matches!(plan, Plan::Record | Plan::RecordReused),
+        "dead letter" => matches!(plan, Plan::Record | Plan::RecordReused | Plan::OtherKind),
         _ => matches!(plan, Plan::Park | Plan::Behind),
     };
     if let Some((first, _)) = chunk.iter().zip(plans).find(|(_, plan)| is_kept(plan)) {
@@ -309,8 +333,13 @@ fn refused(mut error: StoreError, what: &str, count: usize, chunk: &[Item], plan
     error
 }
 
-fn say_dead(item: &Item) {
-    if let Some(End::Dead(failure)) = item.end() {
+fn say_dead(item: &Item, plan: Plan) {
+    let judged = (plan == Plan::OtherKind).then(|| of_other_kind(item));
+    let ended = match item.end() {
+        Some(End::Dead(failure)) => Some(failure),
+        _ => judged.as_ref(),
+    };
+    if let Some(failure) = ended {
         tracing::warn!(
             target: "handstamp",
             class = failure.class.as_str(),

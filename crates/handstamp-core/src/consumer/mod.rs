@@ -9,9 +9,10 @@
 //!   queued ─► claimed First ─► handled ─► committed ─► settled          applied
 //!     │           │               ├ fails ─► again alone ─► parked, committed, settled     parked
 //!     │           │               └ fails for good ───────► dead letter, committed, settled
+//!     │           ├ as old as the mark of its key, or older ► settled      stale
 //!     │           ├ Duplicate ──────────────► settled                   duplicate
 //!     │           └ IdReused ───────────────► dead letter, settled      id_reused
-//!     ├ no usable id ──────────────────────► dead letter, settled      dead_lettered
+//!     ├ no usable id, or it killed max_crashes processes ► dead letter, settled  dead_lettered
 //!     └ stop, revoke ──────────────────────► given back                released
 //!   parked, due ─► taken ─► handled ─► committed                      resumed
 //! ```
@@ -19,18 +20,23 @@
 //! | file | owns |
 //! |---|---|
 //! | `engine` | the loop: control, deliveries, running batches, stop |
+//! | `register` | its first step: the consumer's name in the store |
 //! | `finish` | the end of a run, and its report |
 //! | `intake` | the lanes' queues and their bounds |
 //! | `batch` | one batch of a lane until every message of it is decided |
 //! | `attempt` | one transaction |
 //! | `keep` | what a transaction makes of each message: dead letters, parked ones, counts |
 //! | `dispatch` | running the user's handler: limits, panics |
+//! | `gate` | the breaker: who may begin, and who waits aside |
 //! | `retries` | when the retry worker has its turns, and how much may be parked |
 //! | `resume` | its turn: parked messages that are due |
+//! | `versions` | what is newer than all that is applied of its key, and a consumer without an inbox |
+//! | `starts` | start records: what killed a process runs alone, then not at all |
 //! | `slot` | the right to have a transaction open |
 //! | `in_flight` | ids held by running batches, where several run at a time |
 //! | `item` | a delivery on its way |
 //! | `options` | how a consumer behaves |
+//! | `outage` | a store that cannot go on: how long it is waited for, how often that is said |
 //! | `no_store` | what stands where no store is chosen yet |
 
 mod attempt;
@@ -38,15 +44,20 @@ mod batch;
 mod dispatch;
 mod engine;
 mod finish;
+mod gate;
 mod in_flight;
 mod intake;
 mod item;
 mod keep;
 mod no_store;
 mod options;
+mod outage;
+mod register;
 mod resume;
 mod retries;
 mod slot;
+mod starts;
+mod versions;
 
 pub use crate::decide::{OnFailure, OnIdReuse, Order};
 pub use no_store::NoStore;
@@ -55,8 +66,8 @@ pub use options::ConsumerOptions;
 use crate::handler::{BatchHandler, Handler, HandlerError};
 use crate::identity::Identity;
 use crate::message::Message;
-use crate::parked::ParkingStore;
 use crate::source::{Source, SourceErrorKind};
+use crate::start::StartStore;
 use crate::store::{ConsumerName, StoreErrorKind};
 use crate::telemetry::{LiveCounts, Report};
 use dispatch::{Batched, DynHandler, OneByOne};
@@ -151,7 +162,7 @@ impl From<crate::source::SourceError> for RunError {
 /// A consumer: a source, a store and a handler under one name.
 ///
 /// The name is the namespace of the inbox: the same id under two names is two messages.
-pub struct Consumer<S: ParkingStore> {
+pub struct Consumer<S: StartStore> {
     pub(crate) name: ConsumerName,
     pub(crate) source: Box<dyn Source>,
     pub(crate) store: Arc<S>,
@@ -205,30 +216,30 @@ impl fmt::Debug for BuilderWithSource {
 impl BuilderWithSource {
     /// Where the inbox, the dead letters and the effects live.
     #[must_use]
-    pub fn store<S: ParkingStore>(self, store: S) -> BuilderWithStore<S> {
+    pub fn store<S: StartStore>(self, store: S) -> BuilderWithStore<S> {
         self.shared_store(Arc::new(store))
     }
 
     /// The same for a store that others use too.
     #[must_use]
-    pub fn shared_store<S: ParkingStore>(self, store: Arc<S>) -> BuilderWithStore<S> {
+    pub fn shared_store<S: StartStore>(self, store: Arc<S>) -> BuilderWithStore<S> {
         BuilderWithStore { before: self, store }
     }
 }
 
 /// A consumer that lacks only its handler.
-pub struct BuilderWithStore<S: ParkingStore> {
+pub struct BuilderWithStore<S: StartStore> {
     before: BuilderWithSource,
     store: Arc<S>,
 }
 
-impl<S: ParkingStore> fmt::Debug for BuilderWithStore<S> {
+impl<S: StartStore> fmt::Debug for BuilderWithStore<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.before, f)
     }
 }
 
-impl<S: ParkingStore> BuilderWithStore<S> {
+impl<S: StartStore> BuilderWithStore<S> {
     /// Handles one message at a time.
     #[must_use]
     pub fn handler(self, handler: impl Handler<S::Tx>) -> Consumer<S> {
@@ -263,13 +274,13 @@ impl<S: ParkingStore> BuilderWithStore<S> {
     }
 }
 
-impl<S: ParkingStore> fmt::Debug for Consumer<S> {
+impl<S: StartStore> fmt::Debug for Consumer<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Consumer").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl<S: ParkingStore> Consumer<S> {
+impl<S: StartStore> Consumer<S> {
     /// Replaces the settings.
     #[must_use]
     pub fn options(mut self, options: ConsumerOptions) -> Self {
@@ -289,6 +300,7 @@ impl<S: ParkingStore> Consumer<S> {
     /// # Errors
     /// [`RunError`], with what was done until then.
     pub async fn run_local(self, stop: impl Future<Output = ()>) -> Result<Report, RunError> {
+        versions::check(&self.options)?;
         engine::run(self, stop).await
     }
 

@@ -1,6 +1,8 @@
 //! How a consumer behaves; the defaults are the documented ones.
 
+use crate::breaker::BreakerPolicy;
 use crate::decide::{Order, Policy};
+use crate::version::VersionGuard;
 use std::time::Duration;
 
 /// Every setting of the engine.
@@ -24,8 +26,17 @@ pub struct ConsumerOptions {
     pub shutdown_timeout: Duration,
     /// Order inside a lane.
     pub order: Order,
+    /// Of each key only what is newer than all that is applied of it is applied. `None`: everything is.
+    pub version: Option<VersionGuard>,
+    /// Ids are remembered, so that what is delivered again is skipped. False only with `version` or
+    /// `naturally_idempotent`.
+    pub inbox: bool,
+    /// The effects of a message may run more than once, also behind those of newer messages.
+    pub naturally_idempotent: bool,
     /// Attempts, waits, parking and reused ids.
     pub policy: Policy,
+    /// When what the handler needs is taken to be down, and nothing is begun but one message at a time.
+    pub breaker: BreakerPolicy,
     /// With so many parked messages nothing new is begun until some of them have come to their end; at most
     /// [`COUNTED_MAX`](crate::parked::COUNTED_MAX).
     pub parked_max: u64,
@@ -53,7 +64,11 @@ impl Default for ConsumerOptions {
             handler_timeout: Duration::from_secs(30),
             shutdown_timeout: Duration::from_secs(25),
             order: Order::Partition,
+            version: None,
+            inbox: true,
+            naturally_idempotent: false,
             policy: Policy::default(),
+            breaker: BreakerPolicy::default(),
             parked_max: 100_000,
             node: format!("process {}", std::process::id()),
             until_idle: None,

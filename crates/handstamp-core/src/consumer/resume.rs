@@ -8,27 +8,34 @@
 //!
 //! ```text
 //! look: status ─ nothing due ─► the next look when something is, or soon
-//!   └ due ─► take ─► handle ─► resume ─► commit ─► counted; the next look takes at once
+//!   └ due ─► start, take ─► judge versions ─► handle ─► resume ─► commit ─► counted; the next look takes at once
 //!              │        ├ culprit known ─► rolled back; taken again up to and with it, now failed
 //!              │        └ culprit unknown ─► half of those under suspicion, then half of the rest …
 //!              ├ a row is not there any more ─► left to whoever has it
 //!              └ store away or conflict ─► the same rows after a wait, nothing charged
+//!              └ it killed max_crashes processes ─► given up without a run (`starts`)
 //! ```
 
 use super::attempt::{Attempt, FailedRun, after_commit_error, after_store_error};
-use super::batch::{BatchEnd, CONFLICTS_THAT_PASS, ChunkSize, Shared, Told, backoff_for, random};
+use super::batch::{BatchEnd, CONFLICTS_THAT_PASS, ChunkSize, Shared, Told, random};
+use super::gate::Pass;
 use super::item::Failure;
+use super::outage::backoff_for;
 use super::retries::{Found, Look};
 use super::slot::Slot;
+use super::starts::{given_up, history};
+use super::versions::other_kind;
 use crate::crash_point::CrashPoint;
 use crate::decide::{Case, Outcome, Place, Policy, Verdict, decide};
 use crate::delivery::Lane;
 use crate::message::Message;
 use crate::message_id::shown_text;
-use crate::parked::{Dedup, FailedAttempt, ParkedMessage, ParkedStatus, ParkingStore, Resumed};
+use crate::parked::{Dedup, FailedAttempt, ParkedMessage, ParkedStatus, Resumed, Taken};
 use crate::retry::Backoff;
+use crate::start::StartStore;
 use crate::store::{FailureClass, Reason, StoreError, StoreErrorKind};
 use crate::telemetry::Counts;
+use crate::version::{Judged, VersionGuard, Versioned};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -44,6 +51,10 @@ struct Row {
     parked: ParkedMessage,
     /// What the handler gets, or why it can get nothing.
     message: Result<Message, Failure>,
+    /// Its version, where there is a guard.
+    version: Option<Versioned>,
+    /// What becomes of it by that, in the transaction that holds it now.
+    judged: Judged,
     /// Its attempt here failed, and that is not durable yet.
     failed: Option<(Outcome, FailedAttempt)>,
     /// A commit that had no answer would have made this of it.
@@ -56,12 +67,13 @@ struct Row {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     Applied,
+    Stale,
     Again,
     Dead,
 }
 
 impl Row {
-    fn new(parked: ParkedMessage) -> Self {
+    fn new(parked: ParkedMessage, policy: &Policy, guard: Option<&VersionGuard>) -> Self {
         let letter = &parked.letter;
         let unfit = |class, reason| Err(Failure { class, code: None, reason: Reason::new(reason) });
         let message = match &letter.id {
@@ -69,21 +81,50 @@ impl Row {
             Some(_) if letter.truncation.is_some() => {
                 unfit(FailureClass::TooLarge, "only a prefix of it is kept")
             }
-            Some(id) => Ok(Message::with_shape(id.clone(), letter.record.clone(), Some(letter.digest), None)),
+            Some(id) => match given_up(&parked.crashes, policy) {
+                Some(failure) => Err(failure),
+                None => Ok(Message::with_shape(id.clone(), letter.record.clone(), Some(letter.digest), None)),
+            },
         };
-        Self { parked, message, failed: None, unknown: None, tries: 0 }
+        let mut row = Self {
+            parked,
+            message,
+            version: None,
+            judged: Judged::Newer,
+            failed: None,
+            unknown: None,
+            tries: 0,
+        };
+        if let (Some(guard), Ok(message)) = (guard, &row.message) {
+            match guard.find(message) {
+                Ok(found) => row.version = Some(found),
+                Err(fault) => row.message = Err(fault.into()),
+            }
+        }
+        row
+    }
+
+    /// Whether the handler runs for it, unless its version says otherwise.
+    fn may_run(&self) -> bool {
+        self.failed.is_none() && self.message.is_ok()
     }
 
     /// Whether the handler runs for it.
     fn runs(&self) -> bool {
-        self.failed.is_none() && self.message.is_ok()
+        self.may_run() && self.judged == Judged::Newer
     }
 
     /// What is to be written of it, with its attempts as they are in the row.
     fn outcome(&self, policy: &Policy, node: &str) -> Resumed {
         let (outcome, failed) = match (&self.failed, &self.message) {
             (Some((outcome, failed)), _) => (*outcome, failed.clone()),
-            (None, Ok(_)) => return Resumed::Applied,
+            (None, Ok(_)) => match (self.judged, &self.version) {
+                (Judged::OtherKind, Some(found)) => {
+                    let failed = other_kind(found.version.kind()).now(node);
+                    return Resumed::Dead { failed, charged: false };
+                }
+                _ => return Resumed::Applied,
+            },
             (None, Err(failure)) => {
                 return Resumed::Dead { failed: failure.clone().now(node), charged: false };
             }
@@ -93,11 +134,22 @@ impl Row {
             attempts: self.parked.letter.attempts.saturating_add(1),
             code: failed.code.as_deref(),
             place: Place::Parked { age: self.parked.parked_for },
+            waits: true,
             random: random(),
         };
         match decide(&case, policy) {
             Verdict::Park { wait } => Resumed::Again { wait, failed },
             _ => Resumed::Dead { failed, charged: true },
+        }
+    }
+
+    /// What its count is called. What is stale is written as what is applied is.
+    fn ended(&self, outcome: &Resumed) -> Ended {
+        match outcome {
+            Resumed::Applied if self.judged == Judged::Stale => Ended::Stale,
+            Resumed::Applied => Ended::Applied,
+            Resumed::Again { .. } => Ended::Again,
+            Resumed::Dead { .. } => Ended::Dead,
         }
     }
 
@@ -110,7 +162,7 @@ impl Row {
     }
 }
 
-impl<S: ParkingStore> Shared<S> {
+impl<S: StartStore> Shared<S> {
     /// A turn of the worker: looks, and takes up what is due.
     pub(crate) async fn look(&self, asks: bool, take_max: usize, mut slot: Slot) -> Look {
         match self.try_look(asks, take_max, &mut slot).await {
@@ -120,6 +172,10 @@ impl<S: ParkingStore> Shared<S> {
     }
 
     async fn try_look(&self, asks: bool, take_max: usize, slot: &mut Slot) -> Result<Look, StoreError> {
+        let Some(pass) = self.gate.enter_worker() else {
+            return Ok(Look { found: Found::Held, end: BatchEnd::Done });
+        };
+        let take_max = if pass.is_probe() { 1 } else { take_max };
         let nothing = |due_in| Ok(Look { found: Found::Nothing { due_in }, end: BatchEnd::Done });
         if asks {
             let due_in = self.status().await?.due_in;
@@ -129,7 +185,7 @@ impl<S: ParkingStore> Shared<S> {
         }
         let taken = tokio::select! {
             biased;
-            taken = self.store.take_due(&self.consumer, take_max) => taken?,
+            taken = self.take_due(take_max) => taken?,
             () = self.cancelled(RETRIES) => {
                 return Ok(Look { found: Found::Fault, end: BatchEnd::Cancelled });
             }
@@ -141,8 +197,17 @@ impl<S: ParkingStore> Shared<S> {
         };
         let bytes = rows.iter().map(|row| row.letter.record.size_bytes()).sum();
         let found = Found::Rows { count: rows.len(), bytes };
-        let end = self.resume(tx, rows, slot).await;
+        let end = self.resume(tx, rows, pass, slot).await;
+        self.withdraw_owed().await;
         Ok(Look { found, end })
+    }
+
+    /// Takes what is due, with start records in front.
+    async fn take_due(&self, max: usize) -> Result<Option<Taken<S::Tx>>, StoreError> {
+        match self.starts.worker() {
+            Some(by) => self.store.start_due(&self.consumer, max, by).await,
+            None => self.store.take_due(&self.consumer, max).await,
+        }
     }
 
     async fn status(&self) -> Result<ParkedStatus, StoreError> {
@@ -171,15 +236,18 @@ impl<S: ParkingStore> Shared<S> {
     }
 
     /// Decides every row; the first transaction holds them all.
-    async fn resume(&self, tx: S::Tx, rows: Vec<ParkedMessage>, slot: &mut Slot) -> BatchEnd {
+    async fn resume(&self, tx: S::Tx, rows: Vec<ParkedMessage>, pass: Pass<'_>, slot: &mut Slot) -> BatchEnd {
         self.live.add(&Counts { resumed: rows.len() as u64, ..Counts::default() });
-        let mut opened = Some(tx);
-        let mut queue: VecDeque<Row> = rows.into_iter().map(Row::new).collect();
+        let (options, mut opened) = (&self.options, Some(tx));
+        let mut queue: VecDeque<Row> =
+            rows.into_iter().map(|row| Row::new(row, &options.policy, options.version.as_ref())).collect();
         let mut missed = vec![];
         let mut size = ChunkSize::default();
         let mut faults = 0;
+        let mut pass = Some(pass);
         loop {
-            if !self.goes_on(RETRIES) {
+            let passes = pass.is_some() || self.gate.is_closed();
+            if !passes || !self.goes_on(RETRIES) {
                 self.leave_unbegun(&mut queue);
             }
             if queue.is_empty() && !self.ask_again(&mut queue, &mut missed, slot).await {
@@ -188,19 +256,31 @@ impl<S: ParkingStore> Shared<S> {
             let length = queue.len().min(size.limit.max(1));
             let mut chunk: Vec<Row> = queue.drain(..length).collect();
             let attempt = self.resume_chunk(opened.take(), &mut chunk, &mut missed).await;
+            let id = |at: usize| chunk[at].parked.letter.id.as_ref();
+            let held =
+                self.gate.hear(pass.take().unwrap_or(Pass::FREE), &attempt, id, |at| chunk[at].shown());
             let fault = matches!(attempt, Attempt::Again(_));
             faults = if fault { faults + 1 } else { 0 };
             match attempt {
-                Attempt::Committed => size.committed(length),
+                Attempt::Committed { handled } => {
+                    if handled > 0 || chunk.is_empty() {
+                        size.committed(length);
+                    }
+                }
                 Attempt::Failed(failed) => {
                     self.live.add(&Counts { reruns: 1, ..Counts::default() });
-                    self.note_failure(&mut chunk, failed, &mut size);
+                    // The failure that opened the breaker, and those while it is open, are no attempts.
+                    if !held {
+                        self.note_failure(&mut chunk, failed, &mut size);
+                    }
                     prepend(&mut queue, chunk);
                 }
                 Attempt::Again(error) => {
                     self.say_outage(&error, &|| "parked messages".to_owned());
                     self.live.add(&Counts { reruns: 1, ..Counts::default() });
                     prepend(&mut queue, chunk);
+                    // Their locks are gone: others may have found what we started, and counted us dead.
+                    self.withdraw().await;
                     let fatal = self.options.fail_fast && error.kind == StoreErrorKind::Unavailable;
                     if fatal || !self.wait_for_store(error.kind, faults, slot).await {
                         self.leave(queue.len() + missed.len());
@@ -230,23 +310,31 @@ impl<S: ParkingStore> Shared<S> {
         chunk: &mut Vec<Row>,
         missed: &mut Vec<Row>,
     ) -> Attempt {
-        let taken = match opened {
-            Some(tx) => Ok(tx),
+        let mut tx = match opened {
+            Some(tx) => tx,
             None => tokio::select! {
                 biased;
-                taken = self.take_again(chunk, missed) => taken,
+                taken = self.take_again(chunk, missed) => match taken {
+                    Ok(tx) => tx,
+                    Err(error) => return after_store_error(error),
+                },
                 () = self.cancelled(RETRIES) => return Attempt::Cancelled,
             },
         };
-        let mut tx = match taken {
-            Ok(tx) => tx,
-            Err(error) => return after_store_error(error),
-        };
         if chunk.is_empty() {
             self.roll_back(tx).await;
-            return Attempt::Committed;
+            return Attempt::Committed { handled: 0 };
         }
         CrashPoint::RetryTaken.reached();
+        let weighed = tokio::select! {
+            biased;
+            weighed = self.weigh_rows(&mut tx, chunk) => weighed.map_err(after_store_error),
+            () = self.cancelled(RETRIES) => Err(Attempt::Cancelled),
+        };
+        if let Err(attempt) = weighed {
+            self.store.abandon(tx).await;
+            return attempt;
+        }
         let at_run = |(at, row): (usize, &Row)| row.runs().then_some(at);
         let handled: Vec<usize> = chunk.iter().enumerate().filter_map(at_run).collect();
         if !handled.is_empty() {
@@ -263,10 +351,9 @@ impl<S: ParkingStore> Shared<S> {
                 }
             }
         }
-        let outcome = |row: &Row| row.outcome(&self.options.policy, &self.options.node);
-        let outcomes: Vec<(Dedup, Resumed)> =
-            chunk.iter().map(|row| (row.parked.dedup, outcome(row))).collect();
-        if let Err(error) = self.store.resume(&mut tx, &self.consumer, &outcomes).await {
+        let outcome = |row: &Row| (row.parked.dedup, row.outcome(&self.options.policy, &self.options.node));
+        let outcomes: Vec<(Dedup, Resumed)> = chunk.iter().map(outcome).collect();
+        if let Err(error) = self.write(&mut tx, chunk, &outcomes).await {
             self.store.abandon(tx).await;
             return after_store_error(error);
         }
@@ -276,15 +363,15 @@ impl<S: ParkingStore> Shared<S> {
                 self.recovered();
                 self.live.add(&Counts { commits: 1, ..Counts::default() });
                 for (row, (_, outcome)) in chunk.iter().zip(&outcomes) {
-                    self.count(ended(outcome));
+                    self.count(row.ended(outcome));
                     say(row, outcome);
                 }
-                Attempt::Committed
+                Attempt::Committed { handled: handled.len() }
             }
             Err(error) => {
                 if error.kind == StoreErrorKind::Unavailable {
                     for (row, (_, outcome)) in chunk.iter_mut().zip(&outcomes) {
-                        row.unknown = Some(ended(outcome));
+                        row.unknown = Some(row.ended(outcome));
                     }
                 }
                 after_commit_error(error, &handled)
@@ -292,13 +379,46 @@ impl<S: ParkingStore> Shared<S> {
         }
     }
 
+    /// Judges rows that may run by their versions, in the order in which they were taken.
+    async fn weigh_rows(&self, tx: &mut S::Tx, chunk: &mut [Row]) -> Result<(), StoreError> {
+        let may_run = |at: &usize| chunk[*at].may_run() && chunk[*at].version.is_some();
+        let left: Vec<usize> = (0..chunk.len()).filter(may_run).collect();
+        let messages: Vec<&Versioned> = left.iter().filter_map(|&at| chunk[at].version.as_ref()).collect();
+        let judged = self.judge(tx, &messages).await?;
+        for (at, judged) in left.into_iter().zip(judged) {
+            chunk[at].judged = judged;
+        }
+        Ok(())
+    }
+
+    /// Writes what became of rows, and the crashes of those that are given up into their history.
+    async fn write(
+        &self,
+        tx: &mut S::Tx,
+        chunk: &[Row],
+        outcomes: &[(Dedup, Resumed)],
+    ) -> Result<(), StoreError> {
+        let dead = chunk.iter().zip(outcomes).filter(|(_, (_, to))| matches!(to, Resumed::Dead { .. }));
+        let crashes: Vec<(Dedup, FailedAttempt)> = dead
+            .flat_map(|(row, (dedup, _))| history(&row.parked.crashes).map(|crash| (*dedup, crash)))
+            .collect();
+        if !crashes.is_empty() {
+            self.store.note_attempts(tx, &self.consumer, &crashes).await?;
+        }
+        self.store.resume(tx, &self.consumer, outcomes).await
+    }
+
     /// Takes the rows of a chunk again; the chunk keeps those that are still there and free.
     async fn take_again(&self, chunk: &mut Vec<Row>, missed: &mut Vec<Row>) -> Result<S::Tx, StoreError> {
         let keys: Vec<Dedup> = chunk.iter().map(|row| row.parked.dedup).collect();
-        let (tx, taken) = self.store.take_again(&self.consumer, &keys).await?;
+        let (tx, taken) = match self.starts.worker() {
+            Some(by) => self.store.start_again(&self.consumer, &keys, by).await?,
+            None => self.store.take_again(&self.consumer, &keys).await?,
+        };
         let mut taken: VecDeque<ParkedMessage> = taken.into();
         for mut row in std::mem::take(chunk) {
             if taken.front().is_none_or(|parked| parked.dedup != row.parked.dedup) {
+                self.starts.owe();
                 match row.unknown {
                     Some(ended) => self.count(ended),
                     None if row.failed.is_some() => missed.push(row),
@@ -306,7 +426,9 @@ impl<S: ParkingStore> Shared<S> {
                 }
             } else if let Some(parked) = taken.pop_front() {
                 let charged = parked.letter.attempts > row.parked.letter.attempts;
-                row.parked = parked;
+                // It may have been sent back meanwhile: whether it runs is asked anew.
+                let fresh = Row::new(parked, &self.options.policy, self.options.version.as_ref());
+                (row.parked, row.message, row.version) = (fresh.parked, fresh.message, fresh.version);
                 if row.unknown.take() == Some(Ended::Again) && charged {
                     self.count(Ended::Again);
                 } else {
@@ -368,6 +490,9 @@ impl<S: ParkingStore> Shared<S> {
     }
 
     fn leave(&self, rows: usize) {
+        if rows > 0 {
+            self.starts.owe();
+        }
         self.live.add(&Counts { resumed_released: rows as u64, ..Counts::default() });
     }
 
@@ -375,6 +500,7 @@ impl<S: ParkingStore> Shared<S> {
         let mut counts = Counts::default();
         match ended {
             Ended::Applied => counts.resumed_applied = 1,
+            Ended::Stale => counts.resumed_stale = 1,
             Ended::Again => counts.resumed_parked_again = 1,
             Ended::Dead => {
                 counts.resumed_dead = 1;
@@ -388,17 +514,12 @@ impl<S: ParkingStore> Shared<S> {
     }
 }
 
-fn ended(outcome: &Resumed) -> Ended {
-    match outcome {
-        Resumed::Applied => Ended::Applied,
-        Resumed::Again { .. } => Ended::Again,
-        Resumed::Dead { .. } => Ended::Dead,
-    }
-}
-
 fn say(row: &Row, outcome: &Resumed) {
     let attempts = row.parked.letter.attempts;
     match outcome {
+        Resumed::Applied if row.judged == Judged::Stale => {
+            tracing::debug!(target: "handstamp", attempts, "stale, parked no more: {}", row.shown());
+        }
         Resumed::Applied => {
             tracing::debug!(target: "handstamp", attempts, "applied by a retry: {}", row.shown());
         }

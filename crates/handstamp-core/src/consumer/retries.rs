@@ -66,6 +66,8 @@ pub(crate) enum Found {
     Nothing { due_in: Option<Duration> },
     /// The store did not answer.
     Fault,
+    /// It did not look: the breaker is open.
+    Held,
 }
 
 /// How a turn of the worker ended.
@@ -129,7 +131,7 @@ impl Retries {
     pub(crate) fn ended(&mut self, found: Found, now: Instant) {
         self.running = false;
         self.hungry = matches!(found, Found::Rows { .. });
-        self.clear = !self.hungry;
+        self.clear = !self.hungry && found != Found::Held;
         self.faults = if found == Found::Fault { self.faults.saturating_add(1) } else { 0 };
         match found {
             Found::Rows { count, bytes } => {
@@ -142,6 +144,7 @@ impl Retries {
                 self.next_due = due_in.map(|due_in| now + due_in);
                 self.next = now + due_in.unwrap_or(LOOK_EVERY).clamp(LOOK_LEAST, LOOK_EVERY);
             }
+            Found::Held => self.next = now + LOOK_LEAST,
             Found::Fault => self.next = now + Backoff::INFRASTRUCTURE.wait(self.faults - 1, random()),
         }
     }

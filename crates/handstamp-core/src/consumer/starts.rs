@@ -23,11 +23,12 @@
 //! whoever comes next.
 
 use super::attempt::{Attempt, after_store_error};
-use super::batch::{BatchEnd, CONFLICTS_THAT_PASS, Shared, Told, backoff_for, random};
+use super::batch::{BatchEnd, CONFLICTS_THAT_PASS, Shared, Told, random};
 use super::engine::{Engine, TurnEnd};
 use super::item::{End, Failure, Item};
 use super::keep::Plan;
 use super::options::ConsumerOptions;
+use super::outage::backoff_for;
 use crate::decide::{Case, Outcome, Place, Policy, Verdict, decide};
 use crate::delivery::Lane;
 use crate::parked::{Dedup, FailedAttempt};
@@ -253,6 +254,7 @@ impl Starts {
             if std::mem::replace(&mut kept.said, true) {
                 return 0;
             }
+            // What lies in front of the first message was committed: nobody died with it.
             let met: Vec<&Orphan> = kept.orphans.iter().filter(|orphan| orphan.start.last >= first).collect();
             met.iter().for_each(|orphan| say_orphan(orphan, &kept.crashes, max_crashes));
             met.len() as u64
@@ -314,8 +316,6 @@ impl<S: StartStore> Shared<S> {
         if self.starts.watches(lane)
             && let Some(first) = batches.iter().flatten().map(Item::position).min()
         {
-            // What lies in front of the first message was committed: nobody died with it.
-            self.forget_below(lane, first).await;
             let policy = &self.options.policy;
             let crashes_found = self.starts.say(lane, first, policy.retry.max_crashes);
             self.live.add(&Counts { crashes_found, ..Counts::default() });

@@ -6,6 +6,8 @@
     reason = "shared by test binaries; a panic is the failure report"
 )]
 
+mod starts;
+
 use bytes::Bytes;
 use handstamp_core::source::{NamedLane, SettleKind};
 use handstamp_core::*;
@@ -15,6 +17,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+
+pub use starts::Starts;
 
 /// What the next call of `begin` or `commit` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +37,7 @@ pub struct Durable {
     pub effects: Vec<String>,
     pub dead: BTreeMap<[u8; 16], DeadLetter>,
     pub parked: Vec<Parked>,
+    pub starts: Starts,
     pub begins: VecDeque<Next>,
     pub commits: VecDeque<Next>,
     pub transactions: usize,
@@ -57,6 +62,8 @@ pub struct Tx {
     effects: Vec<String>,
     dead: BTreeMap<[u8; 16], DeadLetter>,
     parked: Vec<Parked>,
+    /// What was resumed, and whether it came to its end.
+    resumed: Vec<(Dedup, bool)>,
     durable: Arc<Mutex<Durable>>,
 }
 
@@ -124,7 +131,8 @@ impl Store for MiniStore {
         durable.open += 1;
         let (dead, parked) = (durable.dead.clone(), durable.parked.clone());
         let effects = durable.effects.clone();
-        Ok((Tx { inbox, effects, dead, parked, durable: Arc::clone(&self.0) }, claims))
+        let resumed = vec![];
+        Ok((Tx { inbox, effects, dead, parked, resumed, durable: Arc::clone(&self.0) }, claims))
     }
 
     async fn record(
@@ -160,6 +168,7 @@ impl Store for MiniStore {
         durable.effects = std::mem::take(&mut tx.effects);
         durable.dead = std::mem::take(&mut tx.dead);
         durable.parked = std::mem::take(&mut tx.parked);
+        durable.starts.resumed(&tx.resumed);
         drop(durable);
         match next {
             Next::CommitThenNoAnswer => Err(StoreError::new(StoreErrorKind::Unavailable, "no answer")),
@@ -269,6 +278,7 @@ impl ParkingStore for MiniStore {
         outcomes: &[(Dedup, Resumed)],
     ) -> Result<(), StoreError> {
         for (dedup, resumed) in outcomes {
+            tx.resumed.push((*dedup, !matches!(resumed, Resumed::Again { .. })));
             let at = tx.parked.iter().position(|row| row.park.letter.dedup() == *dedup).unwrap();
             let state = match resumed {
                 Resumed::Again { wait, .. } => {
@@ -293,6 +303,18 @@ impl ParkingStore for MiniStore {
         let durable = self.0.lock().unwrap();
         let due_in = durable.parked.iter().map(|row| row.due.saturating_duration_since(Instant::now())).min();
         Ok(ParkedStatus { count: durable.parked.len() as u64, due_in, oldest: None })
+    }
+}
+
+/// It keeps no marks: what is done with them is tried on the store in memory.
+impl VersionStore for MiniStore {
+    async fn raise_marks(
+        &self,
+        _: &mut Tx,
+        _: &ConsumerKey,
+        _: &BTreeMap<VersionKey, Version>,
+    ) -> Result<BTreeMap<VersionKey, Version>, StoreError> {
+        Err(StoreError::new(StoreErrorKind::Config, "the smallest store keeps no marks"))
     }
 }
 

@@ -13,4 +13,4 @@ mod source;
 mod store;
 
 pub use source::{BentSource, SettleBend};
-pub use store::{BentStore, StoreBend, begin_without_inbox};
+pub use store::{BentStore, StoreBend, begin, begin_without_inbox};

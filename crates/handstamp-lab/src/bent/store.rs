@@ -2,9 +2,10 @@
 
 use handstamp::parked::{Dedup, FailedAttempt, OrderKey, Park, ParkedStatus, ParkingStore, Resumed, Taken};
 use handstamp::{
-    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Recorded, Store,
-    StoreCapabilities, StoreError,
+    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Owner, Recorded, Start,
+    StartStore, Starter, Store, StoreCapabilities, StoreError, TakenOver, Version, VersionKey, VersionStore,
 };
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -13,8 +14,8 @@ use tokio::sync::oneshot;
 type Begun<S> = (<S as Store>::Tx, Vec<Claim>);
 
 /// What is done otherwise; what is not said here is passed on.
-pub trait StoreBend<S: Store>: Send + Sync + 'static {
-    /// As [`Store::begin`].
+pub trait StoreBend<S: StartStore>: Send + Sync + 'static {
+    /// As [`Store::begin`], or as [`StartStore::start_and_begin`] where there is a start record.
     ///
     /// # Errors
     /// Those of the store, and what the bend adds.
@@ -23,8 +24,9 @@ pub trait StoreBend<S: Store>: Send + Sync + 'static {
         store: &S,
         consumer: &ConsumerKey,
         ids: &[ClaimRequest],
+        start: Option<&Start>,
     ) -> impl Future<Output = Result<Begun<S>, StoreError>> + Send {
-        store.begin(consumer, ids)
+        begin(store, consumer, ids, start)
     }
 
     /// As [`Store::commit`].
@@ -35,7 +37,8 @@ pub trait StoreBend<S: Store>: Send + Sync + 'static {
         store.commit(tx)
     }
 
-    /// As [`Store::commit_and_begin`]; opens nothing unless it is bent to.
+    /// As [`Store::commit_and_begin`], with a start record between both where there is one; opens nothing unless
+    /// it is bent to.
     ///
     /// # Errors
     /// Those of `commit`.
@@ -45,9 +48,10 @@ pub trait StoreBend<S: Store>: Send + Sync + 'static {
         tx: S::Tx,
         consumer: &ConsumerKey,
         ids: &[ClaimRequest],
+        start: Option<&Start>,
         durable: oneshot::Sender<()>,
     ) -> impl Future<Output = Result<Option<Begun<S>>, StoreError>> + Send {
-        let _ = (consumer, ids);
+        let _ = (consumer, ids, start);
         async move {
             self.commit(store, tx).await?;
             let _ = durable.send(());
@@ -61,16 +65,33 @@ pub trait StoreBend<S: Store>: Send + Sync + 'static {
     }
 }
 
+/// Begins, behind a start record where there is one.
+///
+/// # Errors
+/// Those of [`Store::begin`].
+pub async fn begin<S: StartStore>(
+    store: &S,
+    consumer: &ConsumerKey,
+    ids: &[ClaimRequest],
+    start: Option<&Start>,
+) -> Result<Begun<S>, StoreError> {
+    match start {
+        Some(start) => store.start_and_begin(consumer, ids, start).await,
+        None => store.begin(consumer, ids).await,
+    }
+}
+
 /// Begins without asking the inbox: every claim is First and leaves no row.
 ///
 /// # Errors
 /// Those of [`Store::begin`].
-pub async fn begin_without_inbox<S: Store>(
+pub async fn begin_without_inbox<S: StartStore>(
     store: &S,
     consumer: &ConsumerKey,
     ids: &[ClaimRequest],
+    start: Option<&Start>,
 ) -> Result<Begun<S>, StoreError> {
-    let (tx, _) = store.begin(consumer, &[]).await?;
+    let (tx, _) = begin(store, consumer, &[], start).await?;
     Ok((tx, vec![Claim::First; ids.len()]))
 }
 
@@ -88,7 +109,7 @@ impl<S, B> BentStore<S, B> {
     }
 }
 
-impl<S: Store, B: StoreBend<S>> Store for BentStore<S, B> {
+impl<S: StartStore, B: StoreBend<S>> Store for BentStore<S, B> {
     type Tx = S::Tx;
 
     fn capabilities(&self) -> StoreCapabilities {
@@ -105,7 +126,7 @@ impl<S: Store, B: StoreBend<S>> Store for BentStore<S, B> {
     }
 
     async fn begin(&self, consumer: &ConsumerKey, ids: &[ClaimRequest]) -> Result<Begun<S>, StoreError> {
-        self.bend.begin(&self.inner, consumer, ids).await
+        self.bend.begin(&self.inner, consumer, ids, None).await
     }
 
     async fn record(
@@ -128,7 +149,7 @@ impl<S: Store, B: StoreBend<S>> Store for BentStore<S, B> {
         ids: &[ClaimRequest],
         durable: oneshot::Sender<()>,
     ) -> Result<Option<Begun<S>>, StoreError> {
-        self.bend.commit_and_begin(&self.inner, tx, consumer, ids, durable).await
+        self.bend.commit_and_begin(&self.inner, tx, consumer, ids, None, durable).await
     }
 
     async fn rollback(&self, tx: S::Tx) -> Result<(), StoreError> {
@@ -144,7 +165,19 @@ impl<S: Store, B: StoreBend<S>> Store for BentStore<S, B> {
     }
 }
 
-impl<S: ParkingStore, B> BentStore<S, B> {
+impl<S: StartStore, B: StoreBend<S>> BentStore<S, B> {
+    /// What was taken, or what is left of it where retries are ended first.
+    async fn taken(
+        &self,
+        consumer: &ConsumerKey,
+        taken: Option<Taken<S::Tx>>,
+    ) -> Result<Option<Taken<S::Tx>>, StoreError> {
+        match taken {
+            Some(taken) if self.bend.ends_retries_first() => self.end_first(consumer, taken).await.map(Some),
+            taken => Ok(taken),
+        }
+    }
+
     /// Commits that these are applied, and opens the transaction in which they are yet to be.
     async fn end_first(
         &self,
@@ -159,7 +192,7 @@ impl<S: ParkingStore, B> BentStore<S, B> {
     }
 }
 
-impl<S: ParkingStore, B: StoreBend<S>> ParkingStore for BentStore<S, B> {
+impl<S: StartStore, B: StoreBend<S>> ParkingStore for BentStore<S, B> {
     async fn park(
         &self,
         tx: &mut S::Tx,
@@ -189,10 +222,7 @@ impl<S: ParkingStore, B: StoreBend<S>> ParkingStore for BentStore<S, B> {
 
     async fn take_due(&self, consumer: &ConsumerKey, max: usize) -> Result<Option<Taken<S::Tx>>, StoreError> {
         let taken = self.inner.take_due(consumer, max).await?;
-        match taken {
-            Some(taken) if self.bend.ends_retries_first() => self.end_first(consumer, taken).await.map(Some),
-            taken => Ok(taken),
-        }
+        self.taken(consumer, taken).await
     }
 
     async fn take_again(&self, consumer: &ConsumerKey, keys: &[Dedup]) -> Result<Taken<S::Tx>, StoreError> {
@@ -213,5 +243,88 @@ impl<S: ParkingStore, B: StoreBend<S>> ParkingStore for BentStore<S, B> {
 
     async fn parked_status(&self, consumer: &ConsumerKey) -> Result<ParkedStatus, StoreError> {
         self.inner.parked_status(consumer).await
+    }
+}
+
+impl<S: StartStore, B: StoreBend<S>> VersionStore for BentStore<S, B> {
+    async fn raise_marks(
+        &self,
+        tx: &mut S::Tx,
+        consumer: &ConsumerKey,
+        versions: &BTreeMap<VersionKey, Version>,
+    ) -> Result<BTreeMap<VersionKey, Version>, StoreError> {
+        self.inner.raise_marks(tx, consumer, versions).await
+    }
+}
+
+impl<S: StartStore, B: StoreBend<S>> StartStore for BentStore<S, B> {
+    async fn start_and_begin(
+        &self,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        start: &Start,
+    ) -> Result<Begun<S>, StoreError> {
+        self.bend.begin(&self.inner, consumer, ids, Some(start)).await
+    }
+
+    async fn commit_start_and_begin(
+        &self,
+        tx: S::Tx,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        start: &Start,
+        durable: oneshot::Sender<()>,
+    ) -> Result<Option<Begun<S>>, StoreError> {
+        self.bend.commit_and_begin(&self.inner, tx, consumer, ids, Some(start), durable).await
+    }
+
+    async fn take_over(
+        &self,
+        consumer: &ConsumerKey,
+        by: &Starter,
+        lanes: &[Arc<str>],
+    ) -> Result<TakenOver, StoreError> {
+        self.inner.take_over(consumer, by, lanes).await
+    }
+
+    async fn end_starts(
+        &self,
+        consumer: &ConsumerKey,
+        owner: &Owner,
+        lanes: Option<&[Arc<str>]>,
+    ) -> Result<(), StoreError> {
+        self.inner.end_starts(consumer, owner, lanes).await
+    }
+
+    async fn withdraw(&self, consumer: &ConsumerKey, owner: &Owner) -> Result<(), StoreError> {
+        self.inner.withdraw(consumer, owner).await
+    }
+
+    async fn forget(
+        &self,
+        consumer: &ConsumerKey,
+        passed: &[(Arc<str>, Owner)],
+        decided: &[Dedup],
+    ) -> Result<(), StoreError> {
+        self.inner.forget(consumer, passed, decided).await
+    }
+
+    async fn start_due(
+        &self,
+        consumer: &ConsumerKey,
+        max: usize,
+        by: &Starter,
+    ) -> Result<Option<Taken<S::Tx>>, StoreError> {
+        let taken = self.inner.start_due(consumer, max, by).await?;
+        self.taken(consumer, taken).await
+    }
+
+    async fn start_again(
+        &self,
+        consumer: &ConsumerKey,
+        keys: &[Dedup],
+        by: &Starter,
+    ) -> Result<Taken<S::Tx>, StoreError> {
+        self.inner.start_again(consumer, keys, by).await
     }
 }

@@ -2,8 +2,8 @@
 //! told any more.
 
 use super::consumers::hold_here;
-use crate::bent::StoreBend;
-use handstamp::{Claim, ClaimRequest, ConsumerKey, Store, StoreError, StoreErrorKind};
+use crate::bent::{StoreBend, begin};
+use handstamp::{Claim, ClaimRequest, ConsumerKey, Start, StartStore, StoreError, StoreErrorKind};
 use std::sync::{Mutex, PoisonError};
 
 /// Passes everything on; holds once.
@@ -20,16 +20,17 @@ impl HoldAfter {
     }
 }
 
-impl<S: Store> StoreBend<S> for HoldAfter {
+impl<S: StartStore> StoreBend<S> for HoldAfter {
     async fn begin(
         &self,
         store: &S,
         consumer: &ConsumerKey,
         ids: &[ClaimRequest],
+        start: Option<&Start>,
     ) -> Result<(S::Tx, Vec<Claim>), StoreError> {
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) =
             ids.iter().map(|request| request.id.to_string()).collect();
-        store.begin(consumer, ids).await
+        begin(store, consumer, ids, start).await
     }
 
     async fn commit(&self, store: &S, tx: S::Tx) -> Result<(), StoreError> {

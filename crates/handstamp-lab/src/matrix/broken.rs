@@ -2,8 +2,8 @@
 //!
 //! Used by the lab's own subject alone; the program's `run` knows nothing of it.
 
-use crate::bent::{SettleBend, StoreBend, begin_without_inbox};
-use handstamp::{Claim, ClaimRequest, ConsumerKey, Store, StoreError};
+use crate::bent::{SettleBend, StoreBend, begin, begin_without_inbox};
+use handstamp::{Claim, ClaimRequest, ConsumerKey, Start, StartStore, StoreError};
 use serde::{Deserialize, Serialize};
 
 /// What is broken.
@@ -58,16 +58,17 @@ impl Broken {
     }
 }
 
-impl<S: Store> StoreBend<S> for Broken {
+impl<S: StartStore> StoreBend<S> for Broken {
     async fn begin(
         &self,
         store: &S,
         consumer: &ConsumerKey,
         ids: &[ClaimRequest],
+        start: Option<&Start>,
     ) -> Result<(S::Tx, Vec<Claim>), StoreError> {
         match self {
-            Self::NoInbox => begin_without_inbox(store, consumer, ids).await,
-            Self::SettleFirst | Self::DoneFirst => store.begin(consumer, ids).await,
+            Self::NoInbox => begin_without_inbox(store, consumer, ids, start).await,
+            Self::SettleFirst | Self::DoneFirst => begin(store, consumer, ids, start).await,
         }
     }
 

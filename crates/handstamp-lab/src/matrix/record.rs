@@ -215,7 +215,7 @@ pub(crate) mod tests {
         for (number, cell) in cells.iter().enumerate() {
             let (doubled, lost) = match cell.broken {
                 Some(Broken::NoInbox) => (3, 0),
-                Some(Broken::SettleFirst) => (0, 2),
+                Some(Broken::SettleFirst | Broken::DoneFirst) => (0, 2),
                 None => (0, 0),
             };
             plant_cell(folder.path(), number, cell, doubled, lost);

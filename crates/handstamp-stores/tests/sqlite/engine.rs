@@ -6,8 +6,7 @@ use handstamp_core::decide::Policy;
 use handstamp_core::json::Pointer;
 use handstamp_core::retry::RetryPolicy;
 use handstamp_core::{
-    Consumer, ConsumerName, ConsumerOptions, Counts, Identity, LiveCounts, Message, ParkingStore,
-    RunErrorKind,
+    Consumer, ConsumerName, ConsumerOptions, Counts, Identity, LiveCounts, Message, RunErrorKind, StartStore,
 };
 use handstamp_stores::effect::{CompiledEffect, EffectSpec};
 use handstamp_stores::sqlite::{SqlEffects, SqliteStore, Tx};
@@ -44,7 +43,7 @@ async fn with_limit(folder: &TempDir, statement_timeout: Duration) -> SqliteStor
     SqliteStore::open(options).await.unwrap()
 }
 
-fn consumer<S: ParkingStore>(broker: &LogBroker, store: S) -> BuilderWithStore<S> {
+fn consumer<S: StartStore>(broker: &LogBroker, store: S) -> BuilderWithStore<S> {
     Consumer::builder(ConsumerName::new("wallet").unwrap())
         .source(broker.source("group"), Identity::Field(Pointer::member("id")))
         .store(store)

@@ -2,12 +2,13 @@
 
 use super::{
     LogBroker, MemoryError, MemorySink, MemoryStore, MemoryTx, ParkingBreak, QueueBroker, SinkBreak,
-    SourceBreak, StoreBreak,
+    SourceBreak, StartBreak, StoreBreak, VersionBreak,
 };
 use crate::Payload;
 use crate::parking_suite::ParkingHarness;
 use crate::sink_suite::SinkHarness;
 use crate::source_suite::{SourceFeatures, SourceHarness};
+use crate::start_suite::StartHarness;
 use crate::store_suite::{EndInside, StoreFeatures, StoreHarness};
 use handstamp_core::parked::{Dedup, FailedAttempt};
 use handstamp_core::{BoxError, ConsumerName, DeadLetter, InboxState, MessageId, Source, StoreErrorKind};
@@ -106,6 +107,18 @@ impl MemoryHarness {
     pub fn new_parking(broken: Option<ParkingBreak>) -> Self {
         Self { store: MemoryStore::broken_parking(broken) }
     }
+
+    /// With or without a fault in what it does with start records.
+    #[must_use]
+    pub fn new_starts(broken: Option<StartBreak>) -> Self {
+        Self { store: MemoryStore::broken_starts(broken) }
+    }
+
+    /// With or without a fault in what it does with marks of versions.
+    #[must_use]
+    pub fn new_versions(broken: Option<VersionBreak>) -> Self {
+        Self { store: MemoryStore::broken_versions(broken) }
+    }
 }
 
 impl StoreHarness for MemoryHarness {
@@ -157,6 +170,20 @@ impl StoreHarness for MemoryHarness {
 impl ParkingHarness for MemoryHarness {
     async fn attempts(&self, consumer: &ConsumerName, dedup: &Dedup) -> Vec<FailedAttempt> {
         self.store.attempts(consumer, dedup)
+    }
+}
+
+impl StartHarness for MemoryHarness {
+    async fn crashes(&self, consumer: &ConsumerName, dedup: &Dedup) -> usize {
+        self.store.crashes(consumer).iter().filter(|crash| crash.dedup == *dedup).count()
+    }
+
+    async fn redrive(&self, consumer: &ConsumerName, dedup: &Dedup) {
+        self.store.redrive(consumer, dedup, None);
+    }
+
+    async fn discard(&self, consumer: &ConsumerName, dedup: &Dedup) {
+        self.store.discard(consumer, dedup);
     }
 }
 

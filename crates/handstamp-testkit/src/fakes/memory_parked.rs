@@ -10,7 +10,7 @@
 //!             └ rollback, drop, restart: nothing            └ rollback, drop, restart: lock freed, row as before
 //! ```
 
-use super::breaks::ParkingBreak;
+use super::breaks::{ParkingBreak, StartBreak};
 use super::memory_store::{Disk, InboxId, LOCK_TIMEOUT, MemoryStore, State, StorePoint};
 use super::memory_tx::MemoryTx;
 use bytes::Bytes;
@@ -223,8 +223,8 @@ impl MemoryStore {
         found.cloned().unwrap_or_default()
     }
 
-    /// Sends a dead letter back as an operator does: parked, due at once, no attempts counted any more, the
-    /// history kept. False, and nothing is done, where there is none or where it is not its id's own message.
+    /// Sends a dead letter back as an operator does: parked, due at once, no attempts and no crashes counted any
+    /// more, the history kept. False, and nothing is done, where there is none or where it is not its id's own message.
     pub fn redrive(&self, consumer: &ConsumerName, dedup: &Dedup, order_key: Option<OrderKey>) -> bool {
         let mut state = self.shared.lock();
         let Some((number, mut letter)) = self.give_back(&mut state, consumer, dedup, InboxState::Parked)
@@ -232,6 +232,9 @@ impl MemoryStore {
             return false;
         };
         letter.attempts = 0;
+        if self.shared.start_broken != Some(StartBreak::RedriveKeepsCrashes) {
+            state.disk.starts.absolve((number, *dedup));
+        }
         let (seq, since) = (state.disk.parking.next_seq(), Instant::now());
         let row = ParkedRow { seq, letter, parked_at: clock::now(), since, due: since, order_key };
         state.disk.parking.rows.insert((number, *dedup), row);
@@ -541,6 +544,10 @@ impl ParkingStore for MemoryStore {
         }
         for (dedup, (_, outcome)) in keys.into_iter().zip(outcomes) {
             self.resume_one(tx, (consumer.id, dedup), outcome)?;
+        }
+        tx.starts.resumed(consumer.id, outcomes);
+        if self.shared.start_broken == Some(StartBreak::ResumeEndsStartsAtOnce) {
+            tx.starts.commit(&mut self.shared.lock().disk, self.shared.start_broken);
         }
         self.autocommit(tx, ParkingBreak::ResumeAutocommits, ParkingBreak::ResumesEnded);
         Ok(())

@@ -3,13 +3,15 @@
 //!
 //! Authoritative: `Disk`. Everything an open transaction wrote lies in its [`MemoryTx`].
 
-use super::breaks::{LATE, ParkingBreak, StoreBreak};
+use super::breaks::{LATE, ParkingBreak, StartBreak, StoreBreak, VersionBreak};
 use super::memory_parked::{ParkedKey, Parking};
+use super::memory_starts::Starts;
 use super::memory_tx::{Ended, MemoryError, MemoryTx};
+use super::memory_versions::MarkKey;
 use handstamp_core::message::Timestamp;
 use handstamp_core::{
     Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, InboxState, MessageId,
-    Recorded, Store, StoreCapabilities, StoreError, StoreErrorKind,
+    Recorded, Store, StoreCapabilities, StoreError, StoreErrorKind, Version,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::error::Error;
@@ -53,12 +55,26 @@ pub enum StorePoint {
     Resume,
     /// In `parked_status`.
     ParkedStatus,
+    /// In a start record's own transaction: nothing is open behind it.
+    Start,
+    /// In `take_over`.
+    TakeOver,
+    /// In `end_starts`.
+    EndStarts,
+    /// In `withdraw`.
+    Withdraw,
+    /// In `forget`.
+    Forget,
+    /// In `raise_marks`.
+    RaiseMarks,
 }
 
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) broken: Option<StoreBreak>,
     pub(super) parking_broken: Option<ParkingBreak>,
+    pub(super) start_broken: Option<StartBreak>,
+    pub(super) version_broken: Option<VersionBreak>,
     state: Mutex<State>,
     /// Counts ended transactions; those who wait for one watch it.
     pub(super) ended: watch::Sender<u64>,
@@ -71,6 +87,8 @@ pub(super) struct State {
     pub(super) claimed: HashMap<InboxId, u64>,
     /// Row locks of open transactions on parked messages.
     pub(super) locked: HashMap<ParkedKey, u64>,
+    /// Row locks of open transactions on marks of versions.
+    pub(super) marks_locked: HashMap<MarkKey, u64>,
     tx_made: u64,
     /// Grows when all connections are lost.
     pub(super) generation: u64,
@@ -92,6 +110,8 @@ pub(super) struct Disk {
     pub(super) dead: BTreeMap<(i16, Vec<u8>), DeadLetter>,
     pub(super) counters: BTreeMap<String, i64>,
     pub(super) parking: Parking,
+    pub(super) starts: Starts,
+    pub(super) marks: BTreeMap<MarkKey, Version>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -180,18 +200,36 @@ impl MemoryStore {
     /// The same with a fault built in.
     #[must_use]
     pub fn broken(broken: Option<StoreBreak>) -> Self {
-        Self::with(broken, None)
+        Self::with(broken, None, None, None)
     }
 
     /// The same with a fault in what it does with parked messages.
     #[must_use]
     pub fn broken_parking(broken: Option<ParkingBreak>) -> Self {
-        Self::with(None, broken)
+        Self::with(None, broken, None, None)
     }
 
-    fn with(broken: Option<StoreBreak>, parking_broken: Option<ParkingBreak>) -> Self {
-        let ended = watch::channel(0).0;
-        Self { shared: Arc::new(Shared { broken, parking_broken, state: Mutex::default(), ended }) }
+    /// The same with a fault in what it does with start records.
+    #[must_use]
+    pub fn broken_starts(broken: Option<StartBreak>) -> Self {
+        Self::with(None, None, broken, None)
+    }
+
+    /// The same with a fault in what it does with marks of versions.
+    #[must_use]
+    pub fn broken_versions(broken: Option<VersionBreak>) -> Self {
+        Self::with(None, None, None, broken)
+    }
+
+    fn with(
+        broken: Option<StoreBreak>,
+        parking_broken: Option<ParkingBreak>,
+        start_broken: Option<StartBreak>,
+        version_broken: Option<VersionBreak>,
+    ) -> Self {
+        let (state, ended) = (Mutex::default(), watch::channel(0).0);
+        let shared = Shared { broken, parking_broken, start_broken, version_broken, state, ended };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Loses every connection, as a crash of the database or of all its clients does.
@@ -200,11 +238,18 @@ impl MemoryStore {
             let mut state = self.shared.lock();
             state.generation += 1;
             state.claimed.clear();
+            state.marks_locked.clear();
+            if self.shared.version_broken == Some(VersionBreak::ForgetsAtRestart) {
+                state.disk.marks.clear();
+            }
             if self.shared.parking_broken != Some(ParkingBreak::RestartKeepsLocks) {
                 state.locked.clear();
             }
             if self.shared.parking_broken == Some(ParkingBreak::ForgetsAtRestart) {
                 state.disk.parking = Parking::default();
+            }
+            if self.shared.start_broken == Some(StartBreak::ForgetsAtRestart) {
+                state.disk.starts = Starts::default();
             }
             if self.shared.is(StoreBreak::ForgetsAtRestart) {
                 state.disk.inbox.clear();

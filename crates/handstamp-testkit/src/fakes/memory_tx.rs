@@ -2,7 +2,9 @@
 
 use super::breaks::{ParkingBreak, StoreBreak};
 use super::memory_parked::ParkingWork;
+use super::memory_starts::StartWork;
 use super::memory_store::{InboxId, InboxRow, Shared, connection_lost};
+use super::memory_versions::VersionWork;
 use bytes::Bytes;
 use handstamp_core::{DeadLetter, Header, Headers, InboxState, Recorded, StoreError, StoreErrorKind};
 use handstamp_core::{Timestamp, clock};
@@ -49,6 +51,8 @@ pub struct MemoryTx {
     dead: BTreeMap<(i16, Vec<u8>), DeadLetter>,
     added: BTreeMap<String, i64>,
     pub(super) parking: ParkingWork,
+    pub(super) starts: StartWork,
+    pub(super) versions: VersionWork,
     aborted: bool,
     ended: Option<Ended>,
     /// Ended by `rollback` itself; only broken stores look at it.
@@ -67,6 +71,8 @@ impl MemoryTx {
             dead: BTreeMap::new(),
             added: BTreeMap::new(),
             parking: ParkingWork::default(),
+            starts: StartWork::default(),
+            versions: VersionWork::default(),
             aborted: false,
             ended: None,
             asked: false,
@@ -245,6 +251,8 @@ impl MemoryTx {
         let dead = std::mem::take(&mut self.dead);
         let added = std::mem::take(&mut self.added);
         let mut parking = std::mem::take(&mut self.parking);
+        let mut starts = std::mem::take(&mut self.starts);
+        let mut versions = std::mem::take(&mut self.versions);
         {
             let mut state = self.shared.lock();
             if state.generation == self.generation {
@@ -257,12 +265,17 @@ impl MemoryTx {
                 let is = |broken| self.shared.is(broken);
                 let lies = is(StoreBreak::CommitLies) && !added.is_empty();
                 let committed = how == Ended::Committed && !lies;
+                versions.end(&mut state, committed, !added.is_empty(), self.shared.version_broken);
                 if committed || (self.asked && is(StoreBreak::RollbackKeepsClaims)) {
                     state.disk.inbox.extend(claims);
+                }
+                if !committed {
+                    starts.roll_back(&mut state.disk, self.shared.start_broken);
                 }
                 if committed {
                     state.committed += 1;
                     parking.commit(&mut state.disk);
+                    starts.commit(&mut state.disk, self.shared.start_broken);
                     for (key, row) in dead {
                         state.disk.dead.entry(key).or_insert(row);
                     }

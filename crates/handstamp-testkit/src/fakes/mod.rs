@@ -17,11 +17,13 @@ mod log_broker;
 mod log_source;
 mod memory_parked;
 mod memory_sink;
+mod memory_starts;
 mod memory_store;
 mod memory_tx;
+mod memory_versions;
 mod queue_source;
 
-pub use breaks::{ParkingBreak, SinkBreak, SourceBreak, StoreBreak};
+pub use breaks::{ParkingBreak, SinkBreak, SourceBreak, StartBreak, StoreBreak, VersionBreak};
 pub use harness::{LogHarness, MemoryHarness, QueueHarness, SinkInMemory};
 pub use log_broker::LogBroker;
 pub use log_source::LogSource;

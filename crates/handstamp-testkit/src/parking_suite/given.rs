@@ -1,36 +1,33 @@
 //! What the cases park.
 
 use super::ParkingHarness;
-use crate::store_suite::{begin, claims_are, id, register};
+use crate::store_suite::letters::dead_letter;
+use crate::store_suite::{begin, claims_are, register};
 use crate::{CaseFailure, CaseResult};
-use bytes::Bytes;
 use handstamp_core::parked::{Dedup, FailedAttempt, OrderKey, Park, ParkingStore, Resumed};
-use handstamp_core::{
-    ClaimRequest, ConsumerKey, DeadLetter, FailureClass, Header, Headers, Origin, Reason, Record, Recorded,
-    Timestamp,
-};
+use handstamp_core::{ClaimRequest, ConsumerKey, DeadLetter, FailureClass, Reason, Recorded, Timestamp};
 use std::time::Duration;
 
 /// A store with one registered consumer.
-pub(super) struct Given<S> {
-    pub(super) store: S,
-    pub(super) consumer: ConsumerKey,
+pub(crate) struct Given<S> {
+    pub(crate) store: S,
+    pub(crate) consumer: ConsumerKey,
 }
 
 impl<S: ParkingStore> Given<S> {
-    pub(super) async fn new<H: ParkingHarness<Store = S>>(harness: &H) -> Result<Self, CaseFailure> {
+    pub(crate) async fn new<H: ParkingHarness<Store = S>>(harness: &H) -> Result<Self, CaseFailure> {
         let store = harness.open().await;
         let consumer = register(&store, "wallet").await?;
         Ok(Self { store, consumer })
     }
 
     /// The same database as another process has it.
-    pub(super) async fn beside<H: ParkingHarness<Store = S>>(&self, harness: &H) -> Self {
+    pub(crate) async fn beside<H: ParkingHarness<Store = S>>(&self, harness: &H) -> Self {
         Self { store: harness.open().await, consumer: self.consumer.clone() }
     }
 
     /// Claims the ids and parks their messages in one transaction, in their order.
-    pub(super) async fn parked(&self, rows: &[Park]) -> Result<Vec<Dedup>, CaseFailure> {
+    pub(crate) async fn parked(&self, rows: &[Park]) -> Result<Vec<Dedup>, CaseFailure> {
         let (mut tx, claims) = begin(&self.store, &self.consumer, &claims_of(rows)).await?;
         claims_are(&claims, &"F".repeat(rows.len()))?;
         let answers = self.store.park(&mut tx, &self.consumer, rows).await?;
@@ -40,7 +37,7 @@ impl<S: ParkingStore> Given<S> {
     }
 
     /// The same in a transaction of its own for each, so that their order is beyond doubt.
-    pub(super) async fn parked_each(&self, rows: &[Park]) -> CaseResult {
+    pub(crate) async fn parked_each(&self, rows: &[Park]) -> CaseResult {
         for row in rows {
             self.parked(std::slice::from_ref(row)).await?;
         }
@@ -49,86 +46,37 @@ impl<S: ParkingStore> Given<S> {
 }
 
 /// Why and how often a message failed.
-pub(super) fn failure_of(letter: &DeadLetter) -> (FailureClass, Option<String>, Reason, Timestamp, u32) {
+pub(crate) fn failure_of(letter: &DeadLetter) -> (FailureClass, Option<String>, Reason, Timestamp, u32) {
     (letter.class, letter.code.clone(), letter.reason.clone(), letter.failed_at, letter.attempts)
 }
 
-pub(super) fn claims_of(rows: &[Park]) -> Vec<ClaimRequest> {
+pub(crate) fn claims_of(rows: &[Park]) -> Vec<ClaimRequest> {
     let ids = rows.iter().filter_map(|row| row.letter.id.clone().map(|id| (id, row.letter.digest)));
     ids.map(|(id, digest)| ClaimRequest { id, digest: Some(digest) }).collect()
 }
 
-/// A message after three failed attempts, with bytes that a careless store does not keep.
-pub(super) fn letter(letter_id: &str) -> Result<DeadLetter, CaseFailure> {
-    let bytes = |b: &'static [u8]| Some(Bytes::from_static(b));
-    let headers = vec![
-        Header::new("trace", bytes(b"1")),
-        Header::new("trace", bytes(b"2")),
-        Header::new("null", None),
-        Header::new("empty", bytes(b"")),
-        Header::new(&b"\xff\x00name"[..], bytes(b"\x00\xff")),
-    ];
-    let record = Record {
-        key: bytes(b"\x00k\xff"),
-        value: Some(Bytes::from([b"{\"a\":\"\\u0000\"}\x00\xfe", letter_id.as_bytes()].concat())),
-        headers: Headers::new(headers),
-        origin: Origin { topic: "credits".into(), partition: 3, offset: 1 << 40, line: Some(12) },
-        timestamp: Some(Timestamp(1_700_000_000_123)),
-    };
-    Ok(DeadLetter {
-        id: Some(id(letter_id)?),
-        digest: record.digest(),
-        record,
-        truncation: None,
-        class: FailureClass::Sql,
-        code: Some("23514".into()),
-        reason: Reason::new("amount\0 must be \u{1F4B6}\nsecond line '\\"),
-        attempts: 3,
-        received_at: Timestamp(1_700_000_001_000),
-        failed_at: Timestamp(1_700_000_002_000),
-    })
-}
-
-/// Key, value and headers null or absent.
-pub(super) fn bare_letter(letter_id: &str) -> Result<DeadLetter, CaseFailure> {
-    let mut bare = letter(letter_id)?;
-    bare.record.key = None;
-    bare.record.value = None;
-    bare.record.headers = Headers::default();
-    bare.record.timestamp = None;
-    bare.record.origin.line = None;
-    bare.digest = bare.record.digest();
-    bare.class = FailureClass::TimedOut;
-    bare.code = None;
-    Ok(bare)
-}
-
-/// Key and value empty, which is not null.
-pub(super) fn empty_letter(letter_id: &str) -> Result<DeadLetter, CaseFailure> {
-    let mut empty = bare_letter(letter_id)?;
-    empty.record.key = Some(Bytes::new());
-    empty.record.value = Some(Bytes::new());
-    empty.digest = empty.record.digest();
-    Ok(empty)
+/// A message after three failed attempts.
+pub(crate) fn letter(letter_id: &str) -> Result<DeadLetter, CaseFailure> {
+    dead_letter(Some(letter_id), FailureClass::Sql, 1 << 40)
 }
 
 /// A message that is due at once and has no order.
-pub(super) fn due(letter_id: &str) -> Result<Park, CaseFailure> {
+pub(crate) fn due(letter_id: &str) -> Result<Park, CaseFailure> {
     Ok(Park { letter: letter(letter_id)?, wait: Duration::ZERO, order_key: None })
 }
 
 /// A message that waits.
-pub(super) fn due_in(letter_id: &str, wait: Duration) -> Result<Park, CaseFailure> {
+pub(crate) fn due_in(letter_id: &str, wait: Duration) -> Result<Park, CaseFailure> {
     Ok(Park { wait, ..due(letter_id)? })
 }
 
 /// A message of an order key, due at once.
-pub(super) fn of_key(letter_id: &str, key: u8) -> Result<Park, CaseFailure> {
+pub(crate) fn of_key(letter_id: &str, key: u8) -> Result<Park, CaseFailure> {
     Ok(Park { order_key: Some(OrderKey([key; 16])), ..due(letter_id)? })
 }
 
 /// A message that waits only behind another of its order key.
-pub(super) fn behind(letter_id: &str, key: u8) -> Result<Park, CaseFailure> {
+pub(crate) fn behind(letter_id: &str, key: u8) -> Result<Park, CaseFailure> {
     let mut row = of_key(letter_id, key)?;
     row.letter.class = FailureClass::Waiting;
     row.letter.attempts = 0;
@@ -138,7 +86,7 @@ pub(super) fn behind(letter_id: &str, key: u8) -> Result<Park, CaseFailure> {
 }
 
 /// A failed attempt, told apart by its number.
-pub(super) fn failed(number: u16) -> FailedAttempt {
+pub(crate) fn failed(number: u16) -> FailedAttempt {
     FailedAttempt {
         at: Timestamp(1_700_000_100_000 + i64::from(number)),
         node: format!("host-{number} \u{1F4B6}/{number}"),
@@ -148,16 +96,16 @@ pub(super) fn failed(number: u16) -> FailedAttempt {
     }
 }
 
-pub(super) fn again(wait: Duration, number: u16) -> Resumed {
+pub(crate) fn again(wait: Duration, number: u16) -> Resumed {
     Resumed::Again { wait, failed: failed(number) }
 }
 
-pub(super) fn dead(number: u16, charged: bool) -> Resumed {
+pub(crate) fn dead(number: u16, charged: bool) -> Resumed {
     Resumed::Dead { failed: failed(number), charged }
 }
 
 /// What a message looks like after this failure.
-pub(super) fn after(letter: &DeadLetter, failed: &FailedAttempt, attempts: u32) -> DeadLetter {
+pub(crate) fn after(letter: &DeadLetter, failed: &FailedAttempt, attempts: u32) -> DeadLetter {
     DeadLetter {
         class: failed.class,
         code: failed.code.clone(),

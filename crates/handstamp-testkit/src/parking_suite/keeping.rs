@@ -1,10 +1,9 @@
 //! Parking: whole, once, and only with its transaction.
 
-use super::given::{
-    Given, bare_letter, claims_of, due, due_in, empty_letter, failed, failure_of, letter, of_key,
-};
+use super::given::{Given, claims_of, due, due_in, failed, failure_of, letter, of_key};
 use super::{HOUR, ParkingHarness, history_is, look, nothing_is_due, parked_count, patient, take};
 use crate::check::{ensure, same};
+use crate::store_suite::letters::{bare_letter, empty_letter};
 use crate::store_suite::{begin, claim, claims_are, id, name, register, request};
 use crate::{CaseFailure, CaseResult};
 use bytes::Bytes;

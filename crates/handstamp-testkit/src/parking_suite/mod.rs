@@ -10,7 +10,7 @@
 //! patience.
 
 mod crowding;
-mod given;
+pub(crate) mod given;
 mod keeping;
 mod ordering;
 mod resuming;
@@ -119,10 +119,10 @@ pub async fn run<H: ParkingHarness>(case: &str, harness: &H) -> CaseResult {
 }
 
 /// A wait that no case lives to see.
-const HOUR: Duration = Duration::from_secs(3_600);
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Asks again where the store asks for that, as the engine does.
-async fn patient<T>(
+pub(crate) async fn patient<T>(
     what: &str,
     mut ask: impl AsyncFnMut() -> Result<T, StoreError>,
 ) -> Result<T, CaseFailure> {
@@ -189,7 +189,7 @@ async fn nothing_is_due<S: ParkingStore>(store: &S, consumer: &ConsumerKey, why:
 }
 
 /// Looks at parked rows, due or not; those that are there.
-async fn look<S: ParkingStore>(
+pub(crate) async fn look<S: ParkingStore>(
     store: &S,
     consumer: &ConsumerKey,
     keys: &[Dedup],
@@ -217,7 +217,7 @@ async fn retry<S: ParkingStore>(store: &S, consumer: &ConsumerKey, id: &str, out
     resume(store, tx, consumer, &[(rows[0].dedup, outcome)]).await
 }
 
-fn ids_of(rows: &[ParkedMessage]) -> Vec<String> {
+pub(crate) fn ids_of(rows: &[ParkedMessage]) -> Vec<String> {
     rows.iter().map(|row| row.letter.id.as_ref().map_or_else(String::new, ToString::to_string)).collect()
 }
 
@@ -228,7 +228,7 @@ fn sorted_ids_of(rows: &[ParkedMessage]) -> Vec<String> {
     ids
 }
 
-fn strings(ids: &[&str]) -> Vec<String> {
+pub(crate) fn strings(ids: &[&str]) -> Vec<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 

@@ -1,10 +1,9 @@
 //! What became of a message: with its effect, its inbox row and its history, or not at all.
 
-use super::given::{
-    Given, after, again, bare_letter, behind, claims_of, dead, due, empty_letter, failed, failure_of, letter,
-};
+use super::given::{Given, after, again, behind, claims_of, dead, due, failed, failure_of, letter};
 use super::{HOUR, ParkingHarness, history_is, look, nothing_is_due, parked_count, resume, retry, take};
 use crate::check::{ensure, same};
+use crate::store_suite::letters::{bare_letter, empty_letter};
 use crate::store_suite::{EndInside, begin, claim, id, name};
 use crate::{CaseFailure, CaseResult};
 use handstamp_core::parked::{Dedup, Park, ParkedMessage, ParkingStore, Resumed};

@@ -11,6 +11,7 @@
 mod chained;
 mod claims;
 mod ids;
+pub(crate) mod letters;
 mod outcomes;
 mod racing;
 mod records;

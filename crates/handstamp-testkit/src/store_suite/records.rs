@@ -1,43 +1,10 @@
 //! Dead letters: whole, once, and only with their transaction.
 
+use super::letters::{bare_letter, dead_letter, empty_letter};
 use super::{StoreHarness, begin, claim, claims_are, id, name, register, request};
 use crate::check::{ensure, same};
 use crate::{CaseFailure, CaseResult};
-use bytes::Bytes;
-use handstamp_core::{
-    Claim, ConsumerKey, DeadLetter, FailureClass, Header, Headers, InboxState, Origin, Reason, Record,
-    Recorded, Store, Timestamp, Truncation,
-};
-
-fn dead_letter(letter_id: Option<&str>, class: FailureClass, offset: i64) -> Result<DeadLetter, CaseFailure> {
-    let bytes = |b: &'static [u8]| Some(Bytes::from_static(b));
-    let headers = vec![
-        Header::new("trace", bytes(b"1")),
-        Header::new("trace", bytes(b"2")),
-        Header::new("null", None),
-        Header::new("empty", bytes(b"")),
-        Header::new(&b"\xff\x00name"[..], bytes(b"\x00\xff")),
-    ];
-    let record = Record {
-        key: bytes(b"\x00k\xff"),
-        value: bytes(b"{\"a\":\"\\u0000\"}\x00\xfe"),
-        headers: Headers::new(headers),
-        origin: Origin { topic: "credits".into(), partition: 3, offset, line: Some(12) },
-        timestamp: Some(Timestamp(1_700_000_000_123)),
-    };
-    Ok(DeadLetter {
-        id: letter_id.map(id).transpose()?,
-        digest: record.digest(),
-        record,
-        truncation: None,
-        class,
-        code: Some("23514".into()),
-        reason: Reason::new("amount\0 must be \u{1F4B6}\nsecond line '\\"),
-        attempts: 3,
-        received_at: Timestamp(1_700_000_001_000),
-        failed_at: Timestamp(1_700_000_002_000),
-    })
-}
+use handstamp_core::{Claim, ConsumerKey, DeadLetter, FailureClass, InboxState, Recorded, Store, Truncation};
 
 /// Claims the id, records the letter, commits.
 async fn keep<S: Store>(
@@ -59,20 +26,9 @@ async fn keep<S: Store>(
 pub(crate) async fn dead_letters_keep_every_byte<H: StoreHarness>(harness: &H) -> CaseResult {
     let store = harness.open().await;
     let consumer = register(&store, "wallet").await?;
-    let full = dead_letter(Some("full"), FailureClass::Sql, 1)?;
-    let mut bare = dead_letter(Some("bare"), FailureClass::Failed, 2)?;
-    bare.record.key = None;
-    bare.record.value = None;
-    bare.record.headers = Headers::default();
-    bare.record.timestamp = None;
-    bare.record.origin.line = None;
-    bare.digest = bare.record.digest();
-    bare.code = None;
-    let mut empty = bare.clone();
+    let (full, bare) = (dead_letter(Some("full"), FailureClass::Sql, 1)?, bare_letter("bare")?);
+    let mut empty = empty_letter("empty")?;
     empty.id = Some(id(b"em\xffpty")?);
-    empty.record.key = Some(Bytes::new());
-    empty.record.value = Some(Bytes::new());
-    empty.digest = empty.record.digest();
     for letter in [&full, &bare, &empty] {
         same("recorded", &keep(&store, &consumer, letter).await?.1, &vec![Recorded::New])?;
     }

@@ -1,14 +1,15 @@
 //! One log, one store, and a handler that fails as it is told to: what the tests of retries share.
 
-#![allow(unreachable_pub, reason = "shared by one test binary")]
+#![allow(unreachable_pub, dead_code, reason = "shared by test binaries, none of which needs all of it")]
 
+use handstamp_core::consumer::BuilderWithStore;
 use handstamp_core::decide::Policy;
 use handstamp_core::invariants::counts_reconcile;
 use handstamp_core::parked::{Dedup, FailedAttempt, ParkedMessage};
 use handstamp_core::retry::{Backoff, RetryPolicy};
 use handstamp_core::{
-    Consumer, ConsumerName, ConsumerOptions, Counts, DeadLetter, Handler, HandlerError, Identity, InboxState,
-    LiveCounts, Message, MessageId, Report, RunError,
+    BatchHandler, BreakerPolicy, Consumer, ConsumerName, ConsumerOptions, Counts, DeadLetter, Handler,
+    HandlerError, Identity, InboxState, LiveCounts, Message, MessageId, Report, RunError,
 };
 use handstamp_testkit::Payload;
 use handstamp_testkit::fakes::{LogBroker, MemoryStore, MemoryTx};
@@ -119,8 +120,11 @@ pub fn policy(max_attempts: u32) -> Policy {
     Policy { retry, ..Policy::default() }
 }
 
+/// With a breaker that never opens: many messages of these tests fail alike, and nothing is down.
 pub fn options(max_attempts: u32) -> ConsumerOptions {
-    ConsumerOptions { policy: policy(max_attempts), node: "host/1".into(), ..ConsumerOptions::default() }
+    let breaker = BreakerPolicy { in_a_row: 0, percent: 0, ..BreakerPolicy::default() };
+    let (policy, node) = (policy(max_attempts), "host/1".into());
+    ConsumerOptions { policy, breaker, node, ..ConsumerOptions::default() }
 }
 
 impl World {
@@ -156,16 +160,17 @@ impl World {
     }
 
     pub fn start_with(&self, options: ConsumerOptions, handler: impl Handler<MemoryTx>) -> Running {
-        let consumer = Consumer::builder(self.name.clone())
+        run(self.building().handler(handler).options(options))
+    }
+
+    pub fn start_batches(&self, options: ConsumerOptions, handler: impl BatchHandler<MemoryTx>) -> Running {
+        run(self.building().batch_handler(handler).options(options))
+    }
+
+    fn building(&self) -> BuilderWithStore<MemoryStore> {
+        Consumer::builder(self.name.clone())
             .source(self.broker.source("group"), Identity::Header("id".into()))
             .store(self.store.clone())
-            .handler(handler)
-            .options(options);
-        let live = consumer.live_counts();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let run =
-            tokio::task::spawn_local(async move { consumer.run_local(async { drop(stopped.await) }).await });
-        Running { stop, run, live }
     }
 
     pub fn runs(&self, id: &str) -> u32 {
@@ -204,6 +209,14 @@ impl World {
     pub fn history(&self, id: &str) -> Vec<FailedAttempt> {
         self.store.attempts(&self.name, &dedup(id))
     }
+}
+
+fn run(consumer: Consumer<MemoryStore>) -> Running {
+    let live = consumer.live_counts();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let run =
+        tokio::task::spawn_local(async move { consumer.run_local(async { drop(stopped.await) }).await });
+    Running { stop, run, live }
 }
 
 pub fn message_id(id: &str) -> MessageId {

@@ -4,7 +4,9 @@
 //! db (path or URL), state, bend-store, bend-source, batch, lanes, pause-us, idle-ms, attempts, shutdown-ms,
 //! handler-ms (the server ends an idle transaction after twice as long), forgive=1 (messages that ask to
 //! fail do not), option.KEY (a setting of librdkafka), hang-ms (at SIGUSR1 the thread of the Kafka client
-//! polls nothing for so long).
+//! polls nothing for so long), poison (the id of a message that ends the process) and poison-by=abort|overflow|loop|wait,
+//! poison-after-ms (so long it is in hand before), max-crashes,
+//! version and version-key (JSON pointers), inbox=0, idempotent=1.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "test harness")]
 
 use handstamp::file::{FileOptions, FileSource};
@@ -13,7 +15,8 @@ use handstamp::kafka::{KafkaOptions, KafkaSource};
 use handstamp::postgres::{PostgresOptions, PostgresStore};
 use handstamp::sqlite::{SqliteOptions, SqliteStore};
 use handstamp::{
-    Consumer, ConsumerName, ConsumerOptions, Identity, Message, Report, RunError, Store, json::Pointer,
+    Consumer, ConsumerName, ConsumerOptions, Identity, Message, Report, RunError, Store, VersionGuard,
+    json::Pointer,
 };
 use handstamp_e2e::{bent_store, money};
 use handstamp_lab::bent::{BentSource, BentStore, SettleBend};
@@ -89,13 +92,56 @@ impl Arguments {
         options.policy.retry.immediate =
             u32::try_from(self.number("immediate", u64::from(attempts))).unwrap();
         options.policy.retry.max_attempts = attempts;
+        let max_crashes = u64::from(options.policy.retry.max_crashes);
+        options.policy.retry.max_crashes = u32::try_from(self.number("max-crashes", max_crashes)).unwrap();
+        let field = |key: &str| self.0.get(key).map(|text| Pointer::parse(text).unwrap());
+        options.version = field("version").map(|version| VersionGuard { version, key: field("version-key") });
+        options.inbox = self.number("inbox", 1) == 1;
+        options.naturally_idempotent = self.number("idempotent", 0) == 1;
         options.until_idle = self.0.get("idle-ms").map(|ms| Duration::from_millis(ms.parse().unwrap()));
         options
+    }
+
+    fn poison(&self) -> Poison {
+        let after = Duration::from_millis(self.number("poison-after-ms", 0));
+        Poison { id: self.text("poison", ""), by: self.text("poison-by", "abort"), after }
     }
 
     fn bent<S: Store>(&self, store: S) -> BentStore<S, bent_store::Bent> {
         bent_store::bent(store, bent_store::Bend::parse(&self.text("bend-store", "none")))
     }
+}
+
+/// A message that ends the process, or keeps it until somebody else ends it.
+struct Poison {
+    id: String,
+    by: String,
+    after: Duration,
+}
+
+impl Poison {
+    async fn meet(&self, message: &Message) {
+        if message.id().as_bytes() != self.id.as_bytes() {
+            return;
+        }
+        tracing::info!("poison in hand");
+        tokio::time::sleep(self.after).await;
+        match self.by.as_str() {
+            "abort" => std::process::abort(),
+            "overflow" => drop(overflow(0)),
+            "loop" => loop {
+                std::hint::spin_loop();
+            },
+            "wait" => std::future::pending().await,
+            other => panic!("nothing ends by {other}"),
+        }
+    }
+}
+
+/// Deeper than any stack.
+fn overflow(depth: u64) -> u64 {
+    let frame = std::hint::black_box([depth; 64]);
+    if depth == u64::MAX { 0 } else { overflow(depth + 1) + frame[0] }
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -143,10 +189,12 @@ async fn run_postgres(arguments: &Arguments) -> Result<Report, RunError> {
     let pause = Duration::from_micros(arguments.number("pause-us", 0));
     let forgive = arguments.number("forgive", 0) == 1;
     let (source, identity) = arguments.source();
+    let poison = arguments.poison();
     Consumer::builder(arguments.consumer())
         .source(source, identity)
         .store(store)
         .handler_fn(async move |tx: &mut handstamp::postgres::Tx, message: &Message| {
+            poison.meet(message).await;
             money::apply_postgres(tx, message, pause, forgive).await
         })
         .options(arguments.options())
@@ -159,10 +207,12 @@ async fn run_sqlite(arguments: &Arguments) -> Result<Report, RunError> {
     let store = arguments.bent(store);
     let forgive = arguments.number("forgive", 0) == 1;
     let (source, identity) = arguments.source();
+    let poison = arguments.poison();
     Consumer::builder(arguments.consumer())
         .source(source, identity)
         .store(store)
         .handler_fn(async move |tx: &mut handstamp::sqlite::Tx, message: &Message| {
+            poison.meet(message).await;
             money::apply_sqlite(tx, message, forgive)
         })
         .options(arguments.options())

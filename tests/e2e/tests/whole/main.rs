@@ -10,5 +10,7 @@ mod hot_accounts;
 mod kill;
 mod members;
 mod outages;
+mod poison;
 mod said;
 mod stops;
+mod versions;

@@ -5,6 +5,7 @@ use crate::cli::{Cli, Command, dlq::DlqCommand};
 use crate::dlq::groups::tests::letter;
 use clap::Parser as _;
 use handstamp_core::parked::FailedAttempt;
+use handstamp_core::version::{Version, VersionKey};
 use handstamp_core::{ConsumerName, Timestamp};
 use handstamp_stores::redrive::{AuditRow, DeadLetterFilter, ParkedRow, ParkedSummary, Unparked};
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterRow, InboxRow};
@@ -124,6 +125,36 @@ impl Operations for Fake {
         _: u32,
     ) -> Result<Vec<AuditRow>, StoreError> {
         Ok(Vec::new())
+    }
+
+    async fn parked_one(&self, _: &ConsumerName, _: DeadLetterKey) -> Result<Option<ParkedRow>, StoreError> {
+        Ok(None)
+    }
+
+    async fn send_now(
+        &self,
+        _: &ConsumerName,
+        keys: &[DeadLetterKey],
+        _: &Operation,
+    ) -> Result<Vec<Unparked>, StoreError> {
+        Ok(vec![Unparked::Missing; keys.len()])
+    }
+
+    async fn discard_parked(
+        &self,
+        _: &ConsumerName,
+        keys: &[DeadLetterKey],
+        _: &Operation,
+    ) -> Result<Vec<Unparked>, StoreError> {
+        Ok(vec![Unparked::Missing; keys.len()])
+    }
+
+    async fn mark(&self, _: &ConsumerName, _: &VersionKey) -> Result<Option<Version>, StoreError> {
+        Ok(None)
+    }
+
+    async fn parked_unordered(&self, _: &ConsumerName) -> Result<u64, StoreError> {
+        Ok(0)
     }
 
     async fn parked_page(
