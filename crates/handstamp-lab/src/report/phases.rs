@@ -174,7 +174,9 @@ fn draw_lane(svg: &mut Svg, lane: &Lane, top: f64, end_ms: f64) {
         }
     }
     for (mark, at_ms, paint) in lane.marks() {
-        svg.mark(mark, (x(at_ms), top + FOOT + 14.0), paint);
+        // All is settled about when the last ones are asked to end.
+        let below = if mark == Mark::Ring { 0.0 } else { 14.0 };
+        svg.mark(mark, (x(at_ms), top + FOOT + below), paint);
     }
 }
 

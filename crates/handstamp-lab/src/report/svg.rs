@@ -63,9 +63,21 @@ pub(super) struct Svg {
     body: String,
 }
 
-/// The most a text of this size takes, in the widest of the usual fonts.
+/// The most a text of this size takes, in the widest of the usual fonts (DejaVu Sans).
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
-    super::real(text.chars().count()) * size * 0.62
+    text.chars().map(letter_width).sum::<f64>() * size
+}
+
+fn letter_width(letter: char) -> f64 {
+    match letter {
+        'i' | 'j' | 'l' | 'I' | 'J' | '\'' => 0.3,
+        ' ' | '.' | ',' | ':' | ';' => 0.34,
+        'f' | 'r' | 't' | '(' | ')' | '[' | ']' | '/' | '-' | '"' | '!' => 0.42,
+        'c' | 's' | 'z' => 0.56,
+        'm' | 'w' | 'M' | 'W' | '%' | '@' | '+' | '=' | '<' | '>' | '×' | '→' | '…' => 1.0,
+        'A'..='Z' => 0.79,
+        _ => 0.64,
+    }
 }
 
 fn escaped(text: &str) -> String {

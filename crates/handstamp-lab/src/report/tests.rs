@@ -160,7 +160,9 @@ fn placed(svg: &str) -> Vec<Placed> {
             let number = |name: &str| node.attribute(name).unwrap().parse::<f64>().unwrap();
             let text = node.text().unwrap_or_default().to_owned();
             let (x, y, size) = (number("x"), number("y"), number("font-size"));
-            let width = text_width(&text, size);
+            // Bold letters are a tenth wider.
+            let bold = if node.has_attribute("font-weight") { 1.12 } else { 1.0 };
+            let width = text_width(&text, size) * bold;
             let left = match node.attribute("text-anchor") {
                 Some("end") => x - width,
                 Some("middle") => x - width / 2.0,
@@ -223,6 +225,45 @@ fn every_chart_of_every_command_is_readable_and_named_in_its_report() {
         // Made again from the same files it is the same.
         build(folder.path()).unwrap();
         assert_eq!(read(folder.path(), "report.md"), markdown);
+    }
+}
+
+/// Where the marks with this outline begin.
+fn marks(svg: &str, outline: &str) -> Vec<(f64, f64)> {
+    let tree = roxmltree::Document::parse(svg).unwrap();
+    let paths = tree.descendants().filter_map(|node| node.attribute("d")).map(str::to_owned);
+    let begins = paths.filter_map(|path| {
+        let (x, y) = path.strip_suffix(outline)?.strip_prefix('M')?.split_once(' ').unwrap();
+        Some((x.parse().unwrap(), y.parse().unwrap()))
+    });
+    begins.collect()
+}
+
+#[test]
+fn marks_of_what_comes_together_do_not_hide_each_other() {
+    let (triangle, cross, ring) = ("l-4 8h8z", "l8 8m0 -8l-8 8", "a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z");
+    let lane = |events: Vec<Event>| {
+        let entries = (0..).zip(events).map(|(at, event)| Entry { at_ms: at * 100, event }).collect();
+        timeline::draw("", "", &[Lane { name: "a".into(), doubled: 0, lost: 0, entries }])
+    };
+    let again_and_again = (0..50).flat_map(|child| {
+        let killed = Event::Killed { child, left: 9, counts: true, point: None };
+        [Event::Started { child, pid: 7 }, Event::Assigned { child, partitions: 6 }, killed]
+    });
+    let [_, outage, _] = crate::faults::planted::settings();
+    let folder = crate::faults::planted::plant(&outage);
+    build(folder.path()).unwrap();
+    for (svg, one, other) in [
+        (lane(again_and_again.collect()), triangle, cross),
+        (read(folder.path(), "timeline.svg"), triangle, ring),
+    ] {
+        let (ones, others) = (marks(&svg, one), marks(&svg, other));
+        assert!(!ones.is_empty() && !others.is_empty(), "{svg}");
+        for one in &ones {
+            // Each is at most nine pixels high and wide.
+            let hides = |other: &&(f64, f64)| (one.1 - other.1).abs() < 8.0 && (one.0 - other.0).abs() < 9.0;
+            assert_eq!(others.iter().find(hides), None, "beside {one:?}");
+        }
     }
 }
 

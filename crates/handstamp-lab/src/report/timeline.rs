@@ -261,9 +261,12 @@ fn draw_lane(svg: &mut Svg, lane: &Lane, top: f64, x: &dyn Fn(u64) -> f64) {
     cuts(svg, lane, (top, middle * 2.0 - top), x);
     let mut marks: Vec<_> = marks.collect();
     marks.sort_by_key(|(layer, ..)| *layer);
+    let dies = processes.iter().any(|one| one.killed);
     for (_, mark, child, at_ms, paint) in marks {
-        // A late write is often refused just when the eviction is noticed: below its bar both are seen.
-        let below = if mark == Mark::Square { 14.0 } else { 7.0 };
+        // A late write is often refused just when the eviction is noticed, and who was killed is soon replaced: below
+        // the bar both are seen.
+        let is_below = mark == Mark::Square || (mark == Mark::Triangle && dies);
+        let below = if is_below { 15.0 } else { 7.0 };
         svg.mark(mark, (x(at_ms), y(child) + below), paint);
     }
     for one in processes.iter().filter(|one| one.killed) {
