@@ -20,6 +20,14 @@ mod memory_store_parks {
     handstamp_testkit::parking_suite!(paused: handstamp_testkit::fakes::MemoryHarness::new(None));
 }
 
+mod memory_store_keeps_marks {
+    handstamp_testkit::version_suite!(paused: handstamp_testkit::fakes::MemoryHarness::new(None));
+}
+
+mod memory_store_keeps_starts {
+    handstamp_testkit::start_suite!(paused: handstamp_testkit::fakes::MemoryHarness::new_starts(None));
+}
+
 mod memory_sink {
     handstamp_testkit::sink_suite!(paused: handstamp_testkit::fakes::SinkInMemory::new(None));
 }

@@ -12,9 +12,12 @@
 )]
 
 use handstamp_testkit::fakes::{
-    LogHarness, MemoryHarness, ParkingBreak, QueueHarness, SinkBreak, SinkInMemory, SourceBreak, StoreBreak,
+    LogHarness, MemoryHarness, ParkingBreak, QueueHarness, SinkBreak, SinkInMemory, SourceBreak, StartBreak,
+    StoreBreak, VersionBreak,
 };
-use handstamp_testkit::{CaseFailure, CaseResult, parking_suite, sink_suite, source_suite, store_suite};
+use handstamp_testkit::{
+    CaseFailure, CaseResult, parking_suite, sink_suite, source_suite, start_suite, store_suite, version_suite,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -48,6 +51,14 @@ fn parking_case(broken: Option<ParkingBreak>, case: &str) -> CaseResult {
     run_paused(parking_suite::run(case, &MemoryHarness::new_parking(broken)))
 }
 
+fn start_case(broken: Option<StartBreak>, case: &str) -> CaseResult {
+    run_paused(start_suite::run(case, &MemoryHarness::new_starts(broken)))
+}
+
+fn version_case(broken: Option<VersionBreak>, case: &str) -> CaseResult {
+    run_paused(version_suite::run(case, &MemoryHarness::new_versions(broken)))
+}
+
 fn sink_case(broken: Option<SinkBreak>, case: &str) -> CaseResult {
     run_paused(sink_suite::run(case, &SinkInMemory::new(broken)))
 }
@@ -76,6 +87,18 @@ fn seen() -> Matrix {
         let cases = failed(parking_suite::CASES, |case| parking_case(Some(broken), case));
         if !cases.is_empty() {
             seen.entry("parking".into()).or_default().insert(format!("{broken:?}"), cases);
+        }
+    }
+    for broken in StartBreak::ALL {
+        let cases = failed(start_suite::CASES, |case| start_case(Some(broken), case));
+        if !cases.is_empty() {
+            seen.entry("starts".into()).or_default().insert(format!("{broken:?}"), cases);
+        }
+    }
+    for broken in VersionBreak::ALL {
+        let cases = failed(version_suite::CASES, |case| version_case(Some(broken), case));
+        if !cases.is_empty() {
+            seen.entry("versions".into()).or_default().insert(format!("{broken:?}"), cases);
         }
     }
     for broken in SinkBreak::ALL {
@@ -137,7 +160,11 @@ fn every_fault_and_every_case_is_in_the_matrix() {
     let (committed, _) = committed();
     // Kinds of one seam share its faults: each must be noticed by one kind at least.
     let seam = |kind: &str| {
-        if matches!(kind, "store" | "parking" | "sink") { kind.to_owned() } else { "source".into() }
+        if matches!(kind, "store" | "parking" | "starts" | "versions" | "sink") {
+            kind.to_owned()
+        } else {
+            "source".into()
+        }
     };
     let faults: BTreeSet<(String, String)> = committed
         .iter()
@@ -148,13 +175,15 @@ fn every_fault_and_every_case_is_in_the_matrix() {
         .map(|b| ("source".to_owned(), format!("{b:?}")))
         .chain(StoreBreak::ALL.iter().map(|b| ("store".to_owned(), format!("{b:?}"))))
         .chain(ParkingBreak::ALL.iter().map(|b| ("parking".to_owned(), format!("{b:?}"))))
+        .chain(StartBreak::ALL.iter().map(|b| ("starts".to_owned(), format!("{b:?}"))))
+        .chain(VersionBreak::ALL.iter().map(|b| ("versions".to_owned(), format!("{b:?}"))))
         .chain(SinkBreak::ALL.iter().map(|b| ("sink".to_owned(), format!("{b:?}"))));
     let missing: Vec<_> = all.filter(|fault| !faults.contains(fault)).collect();
     assert!(missing.is_empty(), "faults that no case notices: {missing:?}");
     let cases: BTreeSet<&str> =
         committed.values().flat_map(|faults| faults.values().flatten()).map(String::as_str).collect();
     let all = source_suite::CASES.iter().chain(store_suite::CASES).chain(parking_suite::CASES);
-    let all = all.chain(sink_suite::CASES);
+    let all = all.chain(start_suite::CASES).chain(version_suite::CASES).chain(sink_suite::CASES);
     let idle: Vec<&&str> = all.filter(|case| !cases.contains(**case)).collect();
     assert!(idle.is_empty(), "cases that no broken fake fails: {idle:?}");
 }
@@ -170,5 +199,7 @@ fn whole_fakes_fail_nothing() {
     }
     assert_eq!(failed(store_suite::CASES, |case| store_case(None, case)), BTreeSet::new());
     assert_eq!(failed(parking_suite::CASES, |case| parking_case(None, case)), BTreeSet::new());
+    assert_eq!(failed(start_suite::CASES, |case| start_case(None, case)), BTreeSet::new());
+    assert_eq!(failed(version_suite::CASES, |case| version_case(None, case)), BTreeSet::new());
     assert_eq!(failed(sink_suite::CASES, |case| sink_case(None, case)), BTreeSet::new());
 }

@@ -4,8 +4,10 @@ use crate::harness::{Server, TestDatabase};
 use handstamp_core::parked::{Dedup, FailedAttempt};
 use handstamp_core::{BoxError, ConsumerName, DeadLetter, InboxState, MessageId};
 use handstamp_stores::postgres::{PostgresStore, Tx};
+use handstamp_stores::redrive::{Operation, Redrive, Redriven};
 use handstamp_stores::rows::DeadLetterKey;
 use handstamp_testkit::parking_suite::ParkingHarness;
+use handstamp_testkit::start_suite::StartHarness;
 use handstamp_testkit::store_suite::{EndInside, StoreFeatures, StoreHarness};
 use std::time::Duration;
 
@@ -98,6 +100,33 @@ impl ParkingHarness for PostgresHarness {
     }
 }
 
+impl StartHarness for PostgresHarness {
+    async fn crashes(&self, consumer: &ConsumerName, dedup: &Dedup) -> usize {
+        let sql =
+            "SELECT count(*) FROM handstamp.crashes AS k JOIN handstamp.consumers AS c ON c.id = k.consumer
+                   WHERE c.name = $1 AND k.dedup = $2";
+        let admin = self.database.admin().await;
+        let row = admin.query_one(sql, &[&consumer.as_str(), &dedup.as_slice()]).await.expect("crashes");
+        usize::try_from(row.get::<_, i64>(0)).expect("a count")
+    }
+
+    async fn redrive(&self, consumer: &ConsumerName, dedup: &Dedup) {
+        let redrive = Redrive { dead_letter: DeadLetterKey(*dedup), new_id: None, order_key: None };
+        let answers = self.database.store().redrive(consumer, &[redrive], &operation()).await;
+        assert_eq!(answers.expect("redrive"), [Redriven::Parked]);
+    }
+
+    async fn discard(&self, consumer: &ConsumerName, dedup: &Dedup) {
+        let keys = [DeadLetterKey(*dedup)];
+        let answers = self.database.store().discard(consumer, &keys, &operation()).await;
+        assert_eq!(answers.expect("discard"), [true]);
+    }
+}
+
+fn operation() -> Operation {
+    Operation { number: [7; 16], done_by: "suite".into(), why: "a case".into() }
+}
+
 mod postgres15 {
     handstamp_testkit::store_suite!(super::PostgresHarness::new(super::Server::V15).await);
 }
@@ -106,10 +135,26 @@ mod postgres15_parking {
     handstamp_testkit::parking_suite!(super::PostgresHarness::new(super::Server::V15).await);
 }
 
+mod postgres15_starts {
+    handstamp_testkit::start_suite!(super::PostgresHarness::new(super::Server::V15).await);
+}
+
+mod postgres18_starts {
+    handstamp_testkit::start_suite!(super::PostgresHarness::new(super::Server::V18).await);
+}
+
 mod postgres18_parking {
     handstamp_testkit::parking_suite!(super::PostgresHarness::new(super::Server::V18).await);
 }
 
 mod postgres18 {
     handstamp_testkit::store_suite!(super::PostgresHarness::new(super::Server::V18).await);
+}
+
+mod postgres15_versions {
+    handstamp_testkit::version_suite!(super::PostgresHarness::new(super::Server::V15).await);
+}
+
+mod postgres18_versions {
+    handstamp_testkit::version_suite!(super::PostgresHarness::new(super::Server::V18).await);
 }

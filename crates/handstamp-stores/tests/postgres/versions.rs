@@ -1,6 +1,6 @@
 //! Marks of versions on real servers: two engines with the same keys, what a statement reads, and how marks lie.
 
-use crate::harness::{Server, TestDatabase, on_each_server};
+use crate::harness::{TestDatabase, on_each_server};
 use handstamp_core::json::Pointer;
 use handstamp_core::version_store::VersionStore;
 use handstamp_core::{
@@ -63,7 +63,7 @@ async fn engine(database: &TestDatabase, number: i64, inbox: bool) -> Counts {
             Ok(())
         })
         .options(options);
-    consumer.run_local(std::future::pending()).await.unwrap().counts
+    Box::pin(consumer.run_local(std::future::pending())).await.unwrap().counts
 }
 
 async fn two_engines_with_the_same_keys_never_go_back(database: TestDatabase) {

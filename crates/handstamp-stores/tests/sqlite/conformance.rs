@@ -3,9 +3,11 @@
 use crate::support::options;
 use handstamp_core::parked::{Dedup, FailedAttempt};
 use handstamp_core::{BoxError, ConsumerName, DeadLetter, InboxState, MessageId};
+use handstamp_stores::redrive::{Operation, Redrive, Redriven};
 use handstamp_stores::rows::DeadLetterKey;
 use handstamp_stores::sqlite::{Setup, SqliteOptions, SqliteStore, Tx};
 use handstamp_testkit::parking_suite::ParkingHarness;
+use handstamp_testkit::start_suite::StartHarness;
 use handstamp_testkit::store_suite::{EndInside, StoreFeatures, StoreHarness};
 use rusqlite::Connection;
 use std::time::Duration;
@@ -93,10 +95,48 @@ impl ParkingHarness for SqliteHarness {
     }
 }
 
+impl StartHarness for SqliteHarness {
+    async fn crashes(&self, consumer: &ConsumerName, dedup: &Dedup) -> usize {
+        let sql =
+            "SELECT count(*) FROM handstamp_crashes AS k JOIN handstamp_consumers AS c ON c.id = k.consumer
+                   WHERE c.name = ?1 AND k.dedup = ?2";
+        let read = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
+        let crashes = self.eyes().query_row(sql, (consumer.as_str(), dedup), read).unwrap();
+        usize::try_from(crashes).unwrap()
+    }
+
+    async fn redrive(&self, consumer: &ConsumerName, dedup: &Dedup) {
+        let redrive = Redrive { dead_letter: DeadLetterKey(*dedup), new_id: None, order_key: None };
+        let answers = self.open().await.redrive(consumer, &[redrive], &operation()).await;
+        assert_eq!(answers.unwrap(), [Redriven::Parked]);
+    }
+
+    async fn discard(&self, consumer: &ConsumerName, dedup: &Dedup) {
+        let keys = [DeadLetterKey(*dedup)];
+        assert_eq!(self.open().await.discard(consumer, &keys, &operation()).await.unwrap(), [true]);
+    }
+}
+
+fn operation() -> Operation {
+    Operation { number: [7; 16], done_by: "suite".into(), why: "a case".into() }
+}
+
 handstamp_testkit::store_suite!(SqliteHarness::new());
 
 mod parking {
     use super::SqliteHarness;
 
     handstamp_testkit::parking_suite!(SqliteHarness::new());
+}
+
+mod starting {
+    use super::SqliteHarness;
+
+    handstamp_testkit::start_suite!(SqliteHarness::new());
+}
+
+mod marking {
+    use super::SqliteHarness;
+
+    handstamp_testkit::version_suite!(SqliteHarness::new());
 }
