@@ -24,3 +24,4 @@ mod tls;
 mod transactions;
 mod unpark;
 mod upgrade;
+mod versions;

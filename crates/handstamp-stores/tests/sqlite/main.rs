@@ -19,3 +19,4 @@ mod store;
 mod support;
 mod unpark;
 mod unwaited;
+mod versions;

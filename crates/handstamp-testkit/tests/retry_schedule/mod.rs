@@ -1,27 +1,35 @@
 //! One schedule: what is sent, who comes, goes and dies, what fails, and what must hold after each step.
 
+mod deaths;
+mod faults;
+mod member;
 mod workload;
 
+use crate::seeded::{Random, paused};
+use deaths::{Deaths, alone_of};
 use handstamp_core::decide::Policy;
-use handstamp_core::delivery::Settled;
 use handstamp_core::invariants::counts_reconcile;
 use handstamp_core::parked::OrderKey;
 use handstamp_core::retry::{Backoff, RetryPolicy};
 use handstamp_core::{
-    Consumer, ConsumerName, ConsumerOptions, Counts, Identity, InboxState, Order, Report, RunError,
-    StoreErrorKind,
+    Consumer, ConsumerName, ConsumerOptions, Counts, DeadLetter, FailureClass, Identity, InboxState, Order,
+    Report,
 };
-use handstamp_testkit::fakes::{LogBroker, MemoryStore, ParkingBreak, StorePoint};
+use handstamp_testkit::fakes::{LogBroker, MemoryStore, StorePoint};
+use member::Member;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
-use tokio::task::{JoinHandle, LocalSet};
-use workload::{Durable, Fate, HANDLER_TIMEOUT, MAX_ATTEMPTS, Workload};
+use workload::{Deadly, Durable, Fate, HANDLER_TIMEOUT, MAX_ATTEMPTS, Redriven, Workload};
 
 const GROUP: &str = "group";
 const PARTITIONS: usize = 3;
 const KEYS: usize = 7;
+/// Processes that others counted dead while they lived.
+pub(crate) const CHARGED: &str = "charged though it lived";
+/// Messages given up for deaths of processes, that killed at most one.
+pub(crate) const UNLUCKY: &str = "given up, and no poison";
 /// Steps of one schedule.
 pub(crate) const STEPS: usize = 125;
 
@@ -48,35 +56,10 @@ impl fmt::Display for Histogram {
     }
 }
 
-/// A small generator (splitmix): the same schedule for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        usize::try_from((z ^ (z >> 31)) % bound as u64).unwrap()
-    }
-
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-
-    fn millis(&mut self, bound: usize) -> Duration {
-        Duration::from_millis(self.below(bound) as u64)
-    }
-}
-
-struct Member {
-    stop: oneshot::Sender<()>,
-    run: JoinHandle<Result<Report, RunError>>,
-}
-
 struct Schedule {
     random: Random,
     order: Order,
+    max_crashes: u32,
     /// Nobody is killed and every commit is answered: then the counts add up to what is in the tables. Otherwise
     /// nobody knows who wrote a row.
     polite: bool,
@@ -85,23 +68,29 @@ struct Schedule {
     name: ConsumerName,
     workload: Workload,
     members: Vec<Member>,
+    deaths: Deaths,
     /// Of everybody that was not killed.
     counts: Vec<Counts>,
     /// A fault of the store that has not struck yet, and how long it has been waiting.
     fault: Option<(StorePoint, usize)>,
+    /// No two processes ever meet, and none loses what it holds: then nobody is charged who did not die.
+    calm: bool,
     /// Dead letters that an operator took out.
     taken_out: u64,
     histogram: Histogram,
 }
 
 impl Schedule {
-    fn new(seed: u64, broken: Option<ParkingBreak>) -> Self {
+    fn new(seed: u64, store: MemoryStore) -> Self {
         let mut random = Random(seed);
         let order = random.one_of(&[Order::Key, Order::Key, Order::Partition, Order::None]);
-        let store = MemoryStore::broken_parking(broken);
         store.set_latency(Duration::from_millis(1));
+        let polite = random.below(4) == 0;
+        let calm = !polite && random.below(3) == 0;
         Self {
-            polite: random.below(4) == 0,
+            polite,
+            calm,
+            max_crashes: if calm { 1 + u32::try_from(random.below(3)).unwrap() } else { 3 },
             random,
             order,
             broker: LogBroker::new("credits", PARTITIONS),
@@ -109,6 +98,7 @@ impl Schedule {
             name: ConsumerName::new("wallet").unwrap(),
             workload: Workload::default(),
             members: vec![],
+            deaths: Deaths::in_calm(calm),
             counts: vec![],
             fault: None,
             taken_out: 0,
@@ -129,7 +119,7 @@ impl Schedule {
             let key = self.random.below(KEYS + 1);
             let key = u8::try_from(key).ok().filter(|key| usize::from(*key) < KEYS);
             let failures = 1 + u32::try_from(self.random.below(3)).unwrap();
-            let fate = match self.random.below(24) {
+            let fate = match self.random.below(40) {
                 0..=1 => Fate::Flaky(failures),
                 2 => Fate::Statement(failures),
                 3 => Fate::Panicky(failures),
@@ -137,6 +127,10 @@ impl Schedule {
                 5 => Fate::Later(failures),
                 6 => Fate::Doomed,
                 7..=8 => Fate::Refused,
+                // In its lane, in place, or once it is parked.
+                9..=10 if !self.polite && self.random.below(4) < 3 => {
+                    Fate::Poison(u32::try_from(self.random.below(4)).unwrap())
+                }
                 _ => Fate::Good,
             };
             let free = self.random.below(PARTITIONS);
@@ -153,53 +147,73 @@ impl Schedule {
         let backoff = Backoff { base: second / 10, cap: second };
         let immediate = 1 + u32::try_from(self.random.below(2)).unwrap();
         let wait = Duration::from_millis(5);
+        let (max_attempts, max_crashes) = (MAX_ATTEMPTS, self.max_crashes);
         let retry =
-            RetryPolicy { max_attempts: MAX_ATTEMPTS, immediate, wait, backoff, ..RetryPolicy::default() };
+            RetryPolicy { max_attempts, max_crashes, immediate, wait, backoff, ..RetryPolicy::default() };
+        let node = format!("host/{}", self.histogram.0.get("member started").copied().unwrap_or(0));
         let options = ConsumerOptions {
             batch_max: 1 + self.random.below(20),
-            concurrency: 1 + self.random.below(3),
+            concurrency: 1,
             handler_timeout: HANDLER_TIMEOUT,
             policy: Policy { retry, ..Policy::default() },
             order: self.order,
             parked_max: self.random.one_of(&[8, 100_000, 100_000]),
-            node: format!("host/{}", self.histogram.0.get("member started").copied().unwrap_or(0)),
+            node: node.clone(),
             ..ConsumerOptions::default()
         };
+        let deadly = Arc::new(Deadly::default());
         let consumer = Consumer::builder(self.name.clone())
             .source(self.broker.source(GROUP), Identity::Header("id".into()))
             .store(self.store.clone())
-            .handler(self.workload.handler())
+            .handler(self.workload.handler(&deadly, self.max_crashes))
             .options(options);
-        let (stop, stopped) = oneshot::channel::<()>();
-        let run = tokio::task::spawn_local(async move {
-            let stopped = async {
-                // A dropped sender is a dead process, which stops nothing.
-                if stopped.await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            };
-            consumer.run_local(stopped).await
-        });
-        self.members.push(Member { stop, run });
+        let (deaths, store, name) = (self.deaths.clone(), self.store.clone(), self.name.clone());
+        let died = node.clone();
+        self.members.push(Member::start(node, consumer, deadly, move |of| {
+            deaths.of(&store, &name, &died, Some(of));
+        }));
         self.event("member started");
     }
 
     async fn stop_member(&mut self) {
         let at = self.random.below(self.members.len());
         let member = self.members.remove(at);
-        member.stop.send(()).expect("nothing else ends a member");
-        let report = member.run.await.expect("a member must not panic").expect("a member must not fail");
+        match member.stop().await {
+            Some(report) => self.stopped(report),
+            None => self.event("process died of a message"),
+        }
+    }
+
+    fn stopped(&mut self, report: Report) {
         counts_reconcile(&report.counts).unwrap();
         assert_eq!(report.counts.pending(), 0, "I2: {:?}", report.counts);
         self.counts.push(report.counts);
         self.event("member stopped");
     }
 
+    /// Takes those away that died of a message.
+    async fn bury(&mut self) {
+        while let Some(at) = self.members.iter().position(Member::has_died) {
+            let report = self.members.remove(at).stop().await;
+            assert!(report.is_none(), "nobody stops by itself: {report:?}");
+            self.event("process died of a message");
+        }
+    }
+
     async fn kill_member(&mut self) {
         let at = self.random.below(self.members.len());
+        let node = &self.members[at].node;
+        // One that is no poison is alone with one that is killed so, and with one that its handler kills: it would
+        // rightly be given up.
+        let last = |dedup: &_| self.deaths.with(dedup) > self.deaths.killed(dedup) || self.max_crashes < 2;
+        let is_good = |dedup: &_| self.workload.with_dedup(dedup).is_some_and(|sent| !sent.fate.kills());
+        let alone = alone_of(&self.store, &self.name, node);
+        if self.members[at].has_died() || alone.iter().any(|dedup| last(dedup) && is_good(dedup)) {
+            return;
+        }
         let member = self.members.remove(at);
-        member.run.abort();
-        assert!(member.run.await.is_err_and(|error| error.is_cancelled()), "a member must not panic");
+        self.deaths.of(&self.store, &self.name, &member.node, None);
+        member.kill().await;
         self.event("member killed");
     }
 
@@ -214,6 +228,7 @@ impl Schedule {
         let history = self.store.attempts(&self.name, &dedup).len();
         let published = self.workload.sent.len();
         let order_key = OrderKey::of(&letter.record).filter(|_| self.order == Order::Key);
+        let crashed = letter.class == FailureClass::Crashed;
         match self.random.below(4) {
             0 => {
                 assert!(self.store.discard(&self.name, &dedup));
@@ -224,84 +239,14 @@ impl Schedule {
                     self.workload.fix(id.as_str().unwrap());
                 }
                 assert!(self.store.redrive(&self.name, &dedup, order_key));
-                self.workload.find(&id).redriven = Some((published, history));
+                let deaths = self.deaths.killed(&dedup);
+                self.workload.find(&id).redriven = Some(Redriven { published, history, deaths });
                 self.event("dead letter sent back");
             }
         }
         self.taken_out += 1;
-    }
-
-    /// The next fault of the store, as soon as the last one has struck.
-    fn fail_store(&mut self) {
-        use StorePoint::*;
-        if self.fault.is_some() {
-            return;
-        }
-        let often = [Begin, Commit, Park, NoteAttempts, TakeDue, TakeAgain, Resume];
-        // Those that nothing meets for a long time, or not in every schedule.
-        let rare = [Record, CommitThenLost, ParkedKeys];
-        let point =
-            if self.random.below(5) < 3 { self.random.one_of(&often) } else { self.random.one_of(&rare) };
-        let kind = match point {
-            // Whatever the answer says, it did not come from a rollback.
-            CommitThenLost if self.polite => return,
-            // No answer from a commit: it may be durable.
-            Commit if self.polite => self.random.one_of(&[StoreErrorKind::Conflict, StoreErrorKind::Timeout]),
-            CommitThenLost => StoreErrorKind::Unavailable,
-            _ => {
-                use StoreErrorKind::*;
-                self.random.one_of(&[Unavailable, Conflict, Timeout])
-            }
-        };
-        self.store.fail_next(point, kind);
-        self.fault = Some((point, 0));
-    }
-
-    /// Counts a fault once it has struck; one that nothing meets makes room.
-    fn watch_fault(&mut self) {
-        let Some((point, waited)) = self.fault else { return };
-        if self.store.faults_left() == 0 {
-            self.fault = None;
-            self.event(match point {
-                StorePoint::Begin => "fault in begin",
-                StorePoint::Record => "fault in record",
-                StorePoint::Commit => "fault in commit",
-                StorePoint::CommitThenLost => "answer to a commit lost",
-                StorePoint::Park => "fault in park",
-                StorePoint::NoteAttempts => "fault in note_attempts",
-                StorePoint::ParkedKeys => "fault in parked_keys",
-                StorePoint::TakeDue => "fault in take_due",
-                StorePoint::TakeAgain => "fault in take_again",
-                StorePoint::Resume => "fault in resume",
-                _ => "fault elsewhere",
-            });
-        } else if waited > 12 {
-            self.store.clear_faults();
-            self.fault = None;
-        } else {
-            self.fault = Some((point, waited + 1));
-        }
-    }
-
-    fn disturb(&mut self) {
-        match self.random.below(10) {
-            0..=3 => {
-                self.broker.rebalance(GROUP);
-                self.event("rebalance");
-            }
-            4..=5 => {
-                self.broker.evict_all(GROUP);
-                self.event("eviction");
-            }
-            6..=7 => {
-                let answer = self.random.one_of(&[Settled::Unknown, Settled::Failed]);
-                self.broker.refuse_commits(GROUP, &[answer; 3]);
-                self.event("commits of offsets refused");
-            }
-            _ => {
-                self.broker.rewind(GROUP);
-                self.event("rewind");
-            }
+        if crashed {
+            self.event("dead of crashes");
         }
     }
 
@@ -312,23 +257,27 @@ impl Schedule {
         }
         let pause = self.random.millis(60);
         tokio::time::sleep(pause).await;
+        self.bury().await;
+        let members_max = if self.calm { 1 } else { 3 };
         match self.random.below(24) {
-            0..=3 if self.members.len() < 3 => self.start_member(),
+            0..=3 if self.members.len() < members_max => self.start_member(),
+            _ if self.members.is_empty() => self.start_member(),
             4 if self.members.len() > 1 => self.stop_member().await,
             5..=6 if !self.members.is_empty() && !self.polite => self.kill_member().await,
-            7..=9 => self.disturb(),
-            10 if !self.polite => {
+            7..=9 if !self.calm => self.disturb(),
+            10 if !self.polite && !self.calm => {
                 self.store.set_away(true);
                 let away = self.random.millis(1_000);
                 tokio::time::sleep(away).await;
                 self.store.set_away(false);
                 self.event("store away");
             }
-            11 if !self.polite => {
+            11 if !self.polite && !self.calm => {
                 self.store.restart();
                 self.event("store restarted");
             }
             12..=13 => self.operate(),
+            14..=15 if !self.polite => self.workload.arm(),
             _ => {}
         }
         self.watch_fault();
@@ -343,7 +292,8 @@ impl Schedule {
     fn check(&mut self) -> Durable {
         let durable = Durable::of(&self.store, &self.name);
         let sent = &self.workload.sent;
-        let states: Vec<_> = sent.iter().map(|one| durable.check(&self.store, &self.name, one)).collect();
+        let of = |one| durable.check(&self.store, &self.name, one, &self.deaths, self.max_crashes);
+        let states: Vec<_> = sent.iter().map(of).collect();
         for (one, state) in sent.iter().zip(&states) {
             let committed = self.broker.committed(GROUP, one.partition).unwrap_or(0);
             let settled = one.offsets.iter().any(|offset| *offset < committed);
@@ -366,8 +316,11 @@ impl Schedule {
         while !self.members.is_empty() {
             self.stop_member().await;
         }
-        self.start_member();
         for _ in 0..6_000 {
+            self.bury().await;
+            if self.members.is_empty() {
+                self.start_member();
+            }
             tokio::time::sleep(Duration::from_millis(100)).await;
             if self.is_settled() && self.store.parked(&self.name).is_empty() {
                 break;
@@ -375,14 +328,31 @@ impl Schedule {
         }
         self.stop_member().await;
         let durable = self.check();
+        self.check_starts();
         assert!(self.is_settled(), "I4: messages that never came to an end");
         assert_eq!(durable.parked(), 0, "messages that stay parked for ever");
         for one in &self.workload.sent {
             let state = self.store.inbox_state(&self.name, &one.message_id());
             let good = state == Some(InboxState::Applied);
-            assert!(good || one.fate.may_die(), "{one:?} ended as {state:?}");
+            assert!(
+                good || one.fate.may_die() || self.deaths.is_unlucky(&one.dedup()),
+                "{one:?} ended as {state:?}"
+            );
         }
         self.check_counts(&durable);
+    }
+
+    /// Nobody is left charged, or suspected, that did not die.
+    fn check_starts(&mut self) {
+        assert_eq!(self.store.parked_starts(&self.name), vec![], "nothing is parked any more");
+        for crash in self.store.crashes(&self.name).iter().filter(|_| self.calm) {
+            let alone = self.deaths.was_alone(&crash.dedup, &crash.by.node);
+            assert!(alone, "{crash:?} is kept, and it did not die alone with it");
+        }
+        for orphan in self.store.starts(&self.name) {
+            let dead = self.deaths.is_dead(&orphan.start.by.node);
+            assert!(dead || !self.calm, "{orphan:?} stays, and it stopped");
+        }
     }
 
     /// What all processes counted, against the tables.
@@ -394,7 +364,18 @@ impl Schedule {
             assert_eq!(applied, u64::try_from(durable.effects()).unwrap(), "I2: applied, and effects");
             assert_eq!(dead, durable.dead() as u64 + self.taken_out, "I2: dead letters counted, and there");
         }
+        let crashed = |letter: &&DeadLetter| letter.class == FailureClass::Crashed;
+        let crashed = self.store.dead_letters(&self.name).iter().filter(crashed).count() as u64;
+        let (alone, together) = self.deaths.counts();
+        let (lived, unlucky) = self.deaths.wrongs();
         let all = [
+            ("dead of crashes", crashed),
+            (CHARGED, lived),
+            (UNLUCKY, unlucky),
+            ("death with a message alone", alone),
+            ("death with nothing alone", together),
+            ("death met on a lane", sum(|counts| counts.crashes_found)),
+            ("died of a message that is no poison", self.workload.killed()),
             ("parked", sum(|counts| counts.parked)),
             ("retry applied", sum(|counts| counts.resumed_applied)),
             ("retry failed again", sum(|counts| counts.resumed_parked_again)),
@@ -410,12 +391,10 @@ impl Schedule {
 }
 
 /// Runs one, on a store that may be broken on purpose, and tells what came.
-pub(crate) fn run(seed: u64, broken: Option<ParkingBreak>) -> Histogram {
+pub(crate) fn run(seed: u64, store: MemoryStore) -> Histogram {
     println!("seed {seed}");
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    LocalSet::new().block_on(&runtime, async {
-        let mut schedule = Schedule::new(seed, broken);
+    paused(async {
+        let mut schedule = Schedule::new(seed, store);
         schedule.start_member();
         for _ in 0..STEPS {
             schedule.step().await;

@@ -1,14 +1,15 @@
 //! Messages that fail in every way, a handler that makes them, and what must be true of each at any moment.
 
+use super::deaths::Deaths;
 use bytes::Bytes;
-use handstamp_core::parked::ParkedMessage;
+use handstamp_core::parked::{Dedup, FailedAttempt, ParkedMessage};
 use handstamp_core::{
     ConsumerName, DeadLetter, FailureClass, Handler, HandlerError, InboxState, Message, MessageId, Order,
 };
 use handstamp_testkit::Payload;
 use handstamp_testkit::fakes::{MemoryStore, MemoryTx};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// Attempts before a message is dead; more than any flaky one needs.
@@ -34,12 +35,19 @@ pub(crate) enum Fate {
     Doomed,
     /// Refused, until the cause is fixed.
     Refused,
+    /// Fails so often, then kills each process that handles it, until the cause is fixed.
+    Poison(u32),
 }
 
 impl Fate {
     /// Whether it can end as a dead letter.
     pub(crate) fn may_die(self) -> bool {
-        matches!(self, Self::Doomed | Self::Refused)
+        matches!(self, Self::Doomed | Self::Refused | Self::Poison(_))
+    }
+
+    /// Whether it kills processes.
+    pub(crate) fn kills(self) -> bool {
+        matches!(self, Self::Poison(_))
     }
 }
 
@@ -53,13 +61,28 @@ pub(crate) struct Sent {
     pub(crate) partition: usize,
     /// Every offset at which it lies; copies add one.
     pub(crate) offsets: Vec<i64>,
-    /// When an operator last sent it back: how much was published by then, and its history's length.
-    pub(crate) redriven: Option<(usize, usize)>,
+    /// When an operator last sent it back.
+    pub(crate) redriven: Option<Redriven>,
+}
+
+/// What there was when a dead letter was sent back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Redriven {
+    /// Messages published.
+    pub(crate) published: usize,
+    /// Entries of its history.
+    pub(crate) history: usize,
+    /// Processes that its handler had killed while it was alone.
+    pub(crate) deaths: usize,
 }
 
 impl Sent {
     pub(crate) fn message_id(&self) -> MessageId {
         MessageId::try_from(self.id.as_str()).unwrap()
+    }
+
+    pub(crate) fn dedup(&self) -> Dedup {
+        DeadLetter::dedup_of_id(&self.message_id())
     }
 }
 
@@ -68,7 +91,27 @@ struct Seen {
     fates: HashMap<String, Fate>,
     tries: HashMap<String, u32>,
     fixed: HashSet<String>,
+    /// The next message that may kills its process, once.
+    armed: bool,
+    /// How often a message did so that is no poison.
+    killed: HashMap<String, u32>,
     runs: i64,
+}
+
+/// The message that struck a process dead.
+#[derive(Debug, Default)]
+pub(crate) struct Deadly(OnceLock<Dedup>);
+
+impl Deadly {
+    pub(crate) fn has_struck(&self) -> Option<Dedup> {
+        self.0.get().copied()
+    }
+
+    /// The process is dead: nothing of it goes on.
+    async fn strike(&self, message: &Message) {
+        self.0.get_or_init(|| DeadLetter::dedup_of_id(message.id()));
+        std::future::pending().await
+    }
 }
 
 #[derive(Debug, Default)]
@@ -96,8 +139,23 @@ impl Workload {
         number
     }
 
-    pub(crate) fn handler(&self) -> Applier {
-        Applier(Arc::clone(&self.seen))
+    /// What a process handles; so many crashes of a message are never to be reached by one that is no poison.
+    pub(crate) fn handler(&self, deadly: &Arc<Deadly>, max_crashes: u32) -> Applier {
+        Applier { seen: Arc::clone(&self.seen), deadly: Arc::clone(deadly), max_crashes }
+    }
+
+    /// The next message that is handled kills its process.
+    pub(crate) fn arm(&self) {
+        self.seen.lock().unwrap().armed = true;
+    }
+
+    /// How often a message that is no poison killed its process.
+    pub(crate) fn killed(&self) -> u64 {
+        self.seen.lock().unwrap().killed.values().map(|killed| u64::from(*killed)).sum()
+    }
+
+    pub(crate) fn with_dedup(&self, dedup: &Dedup) -> Option<&Sent> {
+        self.sent.iter().find(|sent| sent.dedup() == *dedup)
     }
 
     /// The cause is fixed: the message works from now on.
@@ -152,7 +210,14 @@ impl Durable {
     }
 
     /// I1, I5, I7 and what the inbox says, for one message.
-    pub(crate) fn check(&self, store: &MemoryStore, name: &ConsumerName, sent: &Sent) -> Option<InboxState> {
+    pub(crate) fn check(
+        &self,
+        store: &MemoryStore,
+        name: &ConsumerName,
+        sent: &Sent,
+        deaths: &Deaths,
+        max_crashes: u32,
+    ) -> Option<InboxState> {
         let id = sent.message_id();
         let state = store.inbox_state(name, &id);
         let (parked, dead) = (self.parked.get(&id), self.dead.get(&id));
@@ -162,15 +227,29 @@ impl Durable {
         assert_eq!(effects, i64::from(is(InboxState::Applied)), "I1: {}", said());
         assert_eq!(parked.is_some(), is(InboxState::Parked), "parked: {}", said());
         assert_eq!(dead.is_some(), is(InboxState::Dead), "dead: {}", said());
-        assert!(!is(InboxState::Dead) || sent.fate.may_die(), "I7: {}", said());
+        let given_up = dead.is_some_and(|letter| letter.class == FailureClass::Crashed);
+        assert!(!is(InboxState::Dead) || sent.fate.may_die() || given_up, "I7: {}", said());
         if let Some(letter) = parked.map(|row| &row.letter).or(dead) {
             assert_eq!(Payload::of(&letter.record), sent.payload, "I5: {}", said());
             assert!(sent.offsets.contains(&letter.record.origin.offset), "I5: {}", said());
             let history = store.attempts(name, &letter.dedup());
-            let before = sent.redriven.map_or(0, |(_, history)| history);
-            let noted = u32::try_from(history.len() - before).unwrap();
-            assert_eq!(letter.attempts, noted, "each attempt once: {}; {history:?}", said());
+            let since = &history[sent.redriven.map_or(0, |redriven| redriven.history)..];
+            let is_crash = |entry: &&FailedAttempt| entry.class == FailureClass::Crashed;
+            let crashes: Vec<&str> = since.iter().filter(is_crash).map(|crash| crash.node.as_str()).collect();
+            let attempts = since.len() - crashes.len();
+            assert_eq!(letter.attempts as usize, attempts, "each attempt once: {}; {history:?}", said());
             assert!(letter.attempts <= MAX_ATTEMPTS, "{}", said());
+            let before = sent.redriven.map_or(0, |redriven| redriven.deaths);
+            deaths.check(
+                &sent.dedup(),
+                &crashes,
+                before,
+                max_crashes as usize,
+                given_up,
+                sent.fate.kills(),
+                &|| format!("{}; {history:?}", said()),
+            );
+            assert!(!is(InboxState::Dead) || given_up || !sent.fate.kills(), "{}; {history:?}", said());
         }
         state
     }
@@ -194,7 +273,7 @@ impl Durable {
             let ended = matches!(state, Some(InboxState::Applied | InboxState::Dead | InboxState::Discarded));
             if !ended {
                 // What is sent back waits for no one that was sent before that.
-                let since = one.redriven.map_or(0, |(sent, _)| sent);
+                let since = one.redriven.map_or(0, |redriven| redriven.published);
                 let known = open.get(&key).map_or(usize::MAX, |(_, since)| *since);
                 if since < known {
                     open.insert(key, (&one.id, since));
@@ -211,24 +290,42 @@ impl Durable {
 }
 
 /// Does what a message's fate asks for.
-pub(crate) struct Applier(Arc<Mutex<Seen>>);
+pub(crate) struct Applier {
+    seen: Arc<Mutex<Seen>>,
+    deadly: Arc<Deadly>,
+    max_crashes: u32,
+}
 
 impl Handler<MemoryTx> for Applier {
     async fn handle(&self, tx: &mut MemoryTx, message: &Message) -> Result<(), HandlerError> {
         let id = message.id().as_str().unwrap().to_owned();
-        let (fate, tries, run) = {
-            let mut seen = self.0.lock().unwrap();
+        let (fate, tries, run, kills) = {
+            let mut seen = self.seen.lock().unwrap();
             seen.runs += 1;
             let tries = seen.tries.entry(id.clone()).or_default();
             *tries += 1;
             let tries = *tries;
             let fate = if seen.fixed.contains(&id) { Fate::Good } else { seen.fates[&id] };
-            (fate, tries, seen.runs)
+            let killed = seen.killed.get(&id).copied().unwrap_or(0);
+            let kills = seen.armed && !fate.kills() && killed == 0 && self.max_crashes > 2;
+            if kills {
+                seen.armed = false;
+                seen.killed.insert(id.clone(), killed + 1);
+            }
+            (fate, tries, seen.runs, kills)
         };
         tx.add(&format!("effect:{id}"), 1)?;
         tx.add(&format!("run:{id}"), run)?;
         tokio::time::sleep(Duration::from_millis(u64::try_from(run % 3).unwrap())).await;
+        if kills {
+            self.deadly.strike(message).await;
+        }
         match fate {
+            Fate::Poison(failures) if tries <= failures => Err("not yet".into()),
+            Fate::Poison(_) => {
+                self.deadly.strike(message).await;
+                unreachable!("its process is dead")
+            }
             Fate::Flaky(failures) if tries <= failures => Err("not yet".into()),
             Fate::Statement(failures) if tries <= failures => {
                 Ok(tx.fail(handstamp_core::StoreErrorKind::Statement, "23503")?)
