@@ -38,11 +38,13 @@ const CRASHED: &str = include_str!("sql/start_crashed.sql");
 const TAKE_OVER: &str = include_str!("sql/start_take_over.sql");
 const LOOK: &str = include_str!("sql/start_look.sql");
 const PARKED: &str = include_str!("sql/start_parked.sql");
+const ANY: &str = include_str!("sql/start_parked_any.sql");
 const OTHERS: &str = include_str!("sql/start_parked_others.sql");
 const OWN: &str = include_str!("sql/start_parked_own.sql");
 const PARKED_CRASHED: &str = include_str!("sql/start_parked_crashed.sql");
 const PARKED_END_ALL: &str = include_str!("sql/start_parked_end_all.sql");
 const RESUMED: &str = include_str!("sql/resume_started.sql");
+const ANY_CRASH: &str = include_str!("sql/crashes_any.sql");
 const CRASHES: &str = include_str!("sql/crashes.sql");
 const FORGET: &str = include_str!("sql/crashes_forget.sql");
 const WITHDRAW: &str = include_str!("sql/crashes_withdraw.sql");
@@ -169,7 +171,9 @@ impl SqliteStore {
                 let others = rows.others(&keys, &by.owner)?;
                 let is_known = others.is_subset(&seen);
                 if is_known {
-                    rows.count_others(&keys, &by.owner)?;
+                    if !others.is_empty() {
+                        rows.count_others(&keys, &by.owner)?;
+                    }
                     rows.start_parked(&keys, by)?;
                 }
                 Ok((keys, others, is_known))
@@ -230,6 +234,13 @@ impl Rows<'_> {
         self.connection.prepare_cached(sql).map_err(failed)?.execute(values).map_err(failed)
     }
 
+    /// What a statement that asks whether there is something answers.
+    fn says(self, sql: &str, values: &[&dyn ToSql]) -> Result<bool, StoreError> {
+        let failed = |e| own_error(self.connection, "looking for start records", e);
+        let mut asked = self.connection.prepare_cached(sql).map_err(failed)?;
+        asked.query_row(values, |row| row.get(0)).map_err(failed)
+    }
+
     fn end_lane(self, lane: &Arc<str>, owner: &Owner) -> Result<(), StoreError> {
         self.run("ending start records", END, params![self.consumer.id, lane, owner.0]).map(drop)
     }
@@ -259,8 +270,11 @@ impl Rows<'_> {
     /// Who else had started some of these messages alone, and is not counted for it.
     fn others(self, keys: &[Dedup], owner: &Owner) -> Result<Others, StoreError> {
         let failed = |e| own_error(self.connection, "looking for start records", e);
-        let mut look = self.connection.prepare_cached(OTHERS).map_err(failed)?;
         let mut others = Others::new();
+        if !self.says(ANY, params![self.consumer.id, owner.0])? {
+            return Ok(others);
+        }
+        let mut look = self.connection.prepare_cached(OTHERS).map_err(failed)?;
         for dedup in keys {
             let mut rows = look.query(params![self.consumer.id, dedup, owner.0]).map_err(failed)?;
             while let Some(row) = rows.next().map_err(failed)? {
@@ -403,8 +417,11 @@ fn take_with_crashes(
     which: Which,
 ) -> Result<Vec<ParkedMessage>, StoreError> {
     let mut taken = parked::take_again(connection, consumer, keys, which)?;
-    for row in &mut taken {
-        row.crashes = Rows { connection, consumer }.crashes(&row.dedup)?;
+    let rows = Rows { connection, consumer };
+    if rows.says(ANY_CRASH, params![consumer.id])? {
+        for row in &mut taken {
+            row.crashes = rows.crashes(&row.dedup)?;
+        }
     }
     Ok(taken)
 }

@@ -83,6 +83,8 @@ fn uses_its_indexes(connection: &Connection) {
         ("start_parked.sql", "(consumer=? AND dedup=?)"),
         ("start_parked_crashed.sql", "s USING PRIMARY KEY (consumer=? AND dedup=?)"),
         ("start_parked_others.sql", "s USING PRIMARY KEY (consumer=? AND dedup=?)"),
+        ("start_parked_any.sql", "COVERING INDEX handstamp_parked_starts_by_owner (consumer=?)"),
+        ("crashes_any.sql", "(consumer=?)"),
         ("start_parked_own.sql", "COVERING INDEX handstamp_parked_starts_by_owner (consumer=? AND owner=?)"),
         ("start_parked_end_all.sql", "handstamp_parked_starts_by_owner (consumer=? AND owner=?)"),
         ("resume_started.sql", "handstamp_parked_starts USING PRIMARY KEY (consumer=? AND dedup=?)"),
