@@ -11,6 +11,7 @@ mod effects;
 mod endings;
 mod harness;
 mod level0;
+mod mass_failure;
 mod migrations;
 mod pages;
 mod parked;

@@ -1,6 +1,7 @@
 //! The SQLite store: one program, so that it is linked once.
 #![cfg(feature = "sqlite")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is the failure report")]
+#![allow(clippy::print_stdout, reason = "a figure that is reported")]
 
 mod claims;
 mod conformance;
@@ -8,6 +9,7 @@ mod effects;
 mod endings;
 mod engine;
 mod failures;
+mod mass_failure;
 mod migrations;
 mod objections;
 mod parked;
