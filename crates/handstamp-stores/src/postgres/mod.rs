@@ -45,8 +45,8 @@ mod rehearse;
 mod starts;
 mod store;
 mod tls;
-mod versions;
 mod unpark;
+mod versions;
 mod wire;
 
 pub use classify::{fault_of, kind_of_code};
