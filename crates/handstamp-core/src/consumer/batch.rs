@@ -128,9 +128,12 @@ impl ChunkSize {
         self.limit < usize::MAX
     }
 
-    /// One more that is decided waits at the end of the queue; those behind it go on as if it were durable.
+    /// One more that is decided waits at the end of the queue. Behind the first more are tried together again, as
+    /// behind a commit; where one follows another, they go on one by one.
     fn keep(&mut self) {
-        self.limit = self.limit.saturating_mul(4);
+        if self.kept == 0 {
+            self.limit = self.limit.saturating_mul(4);
+        }
         self.kept += 1;
         self.kept_since.get_or_insert_with(tokio::time::Instant::now);
     }
