@@ -32,6 +32,8 @@ pub(crate) struct Loop {
     pub(crate) commit_every: Duration,
     /// False: no claim, as a consumer without an inbox.
     pub(crate) inbox: bool,
+    /// False: no start records; the loop has none.
+    pub(crate) starts: bool,
     /// End after so many messages; `None`: when told to.
     pub(crate) count: Option<u64>,
 }

@@ -43,7 +43,7 @@ pub(crate) fn program(options: &Options) -> Program {
             ("messages", count.to_string()),
         ],
         sides: vec![
-            Side::new("ours", move || run(count, |folder, marks| ours::run_sqlite(folder, BATCH_MAX, marks))),
+            Side::new("ours", move || run(count, |folder, marks| ours::run_sqlite(folder, BATCH_MAX, true, marks))),
             Side::new("bare", move || run(count, bare)),
         ],
         figures: vec![Figure::ratio(
@@ -60,7 +60,8 @@ pub(crate) const LINES: &str = "credits.jsonl";
 /// The database.
 pub(crate) const DATABASE: &str = "wallet.db";
 
-fn run(count: u64, side: impl Fn(&Path, &Arc<Marks>) -> Res<()>) -> Res<Sample> {
+/// One run over a file of its own; its data is checked.
+pub(crate) fn run(count: u64, side: impl Fn(&Path, &Arc<Marks>) -> Res<()>) -> Res<Sample> {
     let folder = tempfile::Builder::new().prefix("handstamp-bench").tempdir()?;
     let mut credits = Credits::new(&Plan::new(count, ACCOUNTS));
     let mut lines = BufWriter::new(File::create(folder.path().join(LINES))?);

@@ -65,6 +65,7 @@ pub(crate) fn run(args: &[String]) -> Res<()> {
         batch_max: batch_max.parse()?,
         commit_every: Duration::from_millis(200),
         inbox: true,
+        starts: true,
         count: None,
     };
     if kind == "bare" {

@@ -6,6 +6,7 @@ use crate::harness::Res;
 use crate::kafka::brokers;
 use crate::postgres::runtime;
 use crate::wrap::{Marks, marked};
+use handstamp::decide::Policy;
 use handstamp::json::Pointer;
 use handstamp::kafka::{KafkaOptions, KafkaSource};
 use handstamp::postgres::{self, MigrateOptions, PostgresOptions, PostgresStore};
@@ -36,6 +37,15 @@ fn effects() -> Res<Vec<CompiledEffect>> {
     specs.map(|spec| Ok(CompiledEffect::compile(&spec)?)).collect()
 }
 
+/// The default one, or one that keeps no start records.
+fn policy(starts: bool) -> Policy {
+    let mut policy = Policy::default();
+    if !starts {
+        policy.retry.max_crashes = 0;
+    }
+    policy
+}
+
 /// Runs a consumer from Kafka to Postgres until `count` messages are received, or `stop`.
 pub(crate) fn run_kafka(options: &Loop, marks: &Arc<Marks>, stop: impl Future<Output = ()>) -> Res<()> {
     let kafka = KafkaOptions::new(brokers()?, &options.group, [&options.topic])
@@ -45,6 +55,7 @@ pub(crate) fn run_kafka(options: &Loop, marks: &Arc<Marks>, stop: impl Future<Ou
         concurrency: options.lanes,
         messages_max: options.count,
         order: Order::Partition,
+        policy: policy(options.starts),
         ..ConsumerOptions::default()
     };
     let local = tokio::task::LocalSet::new();
@@ -63,10 +74,10 @@ pub(crate) fn run_kafka(options: &Loop, marks: &Arc<Marks>, stop: impl Future<Ou
 }
 
 /// Runs a consumer from a file of lines to SQLite until the file's end.
-pub(crate) fn run_sqlite(folder: &Path, batch_max: usize, marks: &Arc<Marks>) -> Res<()> {
+pub(crate) fn run_sqlite(folder: &Path, batch_max: usize, starts: bool, marks: &Arc<Marks>) -> Res<()> {
     let name = ConsumerName::new("wallet")?;
     let file = handstamp::file::FileOptions::new(folder.join(LINES), name.clone()).with_state_dir(folder);
-    let settings = ConsumerOptions { batch_max, ..ConsumerOptions::default() };
+    let settings = ConsumerOptions { batch_max, policy: policy(starts), ..ConsumerOptions::default() };
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime()?, async {
         let store = SqliteStore::open(SqliteOptions::new(folder.join(DATABASE))).await?;

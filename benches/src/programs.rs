@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Every program, in the document's order.
-pub(crate) const NAMES: [&str; 7] = ["batch", "single", "inbox", "hot", "claim", "sqlite", "process"];
+pub(crate) const NAMES: [&str; 8] =
+    ["batch", "single", "inbox", "starts", "hot", "claim", "sqlite", "process"];
 
 const ACCOUNTS: u64 = 1_000;
 const LAG: Duration = Duration::from_millis(200);
@@ -31,6 +32,7 @@ pub(crate) fn by_name(name: &str, options: &Options) -> Res<Option<Program>> {
         "batch" => batch(options),
         "single" => single(options),
         "inbox" => inbox(options),
+        "starts" => starts(options),
         "hot" => hot(options),
         "claim" => claim::program(options),
         "sqlite" => bare_sqlite::program(options),
@@ -54,6 +56,7 @@ struct Setting {
     batch_max: usize,
     commit_every: Duration,
     inbox: bool,
+    starts: bool,
 }
 
 /// One run from Kafka to Postgres with everything of its own; its data is checked.
@@ -69,6 +72,7 @@ fn kafka_run(what: &str, setting: Setting) -> Res<Sample> {
         batch_max: setting.batch_max,
         commit_every: setting.commit_every,
         inbox: setting.inbox,
+        starts: setting.starts,
         count: Some(sent.count),
     };
     let marks = Arc::new(Marks::default());
@@ -113,6 +117,7 @@ fn batch(options: &Options) -> Program {
         batch_max: 500,
         commit_every: LAG,
         inbox: true,
+        starts: true,
     };
     let mut settings = statements();
     settings.push(("batch_max", "500".into()));
@@ -143,7 +148,9 @@ fn batch(options: &Options) -> Program {
 
 fn single(options: &Options) -> Program {
     let count = options.count(5_000, 500);
-    let of = |who, commit_every| Setting { who, count, lanes: 1, batch_max: 1, commit_every, inbox: true };
+    let starts = true;
+    let of =
+        |who, commit_every| Setting { who, count, lanes: 1, batch_max: 1, commit_every, inbox: true, starts };
     let mut settings = statements();
     settings.push(("batch_max", "1".into()));
     settings.push(("messages", count.to_string()));
@@ -179,7 +186,8 @@ fn single(options: &Options) -> Program {
 
 fn inbox(options: &Options) -> Program {
     let count = options.count(5_000, 500);
-    let of = |who, inbox| Setting { who, count, lanes: 1, batch_max: 1, commit_every: LAG, inbox };
+    let starts = true;
+    let of = |who, inbox| Setting { who, count, lanes: 1, batch_max: 1, commit_every: LAG, inbox, starts };
     let mut settings = statements();
     settings.push(("batch_max", "1".into()));
     settings.push(("commit_every", "200ms".into()));
@@ -200,6 +208,74 @@ fn inbox(options: &Options) -> Program {
             Figure::ratio("inbox / no inbox, ours", "ours with inbox", "ours without", Bar::AtLeast(0.9)),
             Figure::ratio("inbox / no inbox, bare", "bare with inbox", "bare without", Bar::None),
             Figure::ratio("ours with inbox / bare without", "ours with inbox", "bare without", Bar::None),
+        ],
+    }
+}
+
+fn starts(options: &Options) -> Program {
+    let many = options.count(100_000, 10_000);
+    let few = options.count(10_000, 500);
+    let kafka = |label: &str, batch_max, starts| {
+        let count = if batch_max == 1 { few } else { many };
+        let commit_every = LAG;
+        side(
+            label,
+            "starts",
+            Setting { who: Who::Ours, count, lanes: 1, batch_max, commit_every, inbox: true, starts },
+        )
+    };
+    let sqlite = |label: &str, batch_max, starts| {
+        let count = if batch_max == 1 { few } else { many };
+        Side::new(label, move || {
+            bare_sqlite::run(count, |folder, marks| ours::run_sqlite(folder, batch_max, starts, marks))
+        })
+    };
+    let mut settings = statements();
+    settings.push(("commit_every", "200ms".into()));
+    settings.push(("messages", format!("{many}; {few} at one message a transaction")));
+    let ratio =
+        |name: &str, with: &str, without: &str, bar| Figure::ratio(name, with, without, Bar::AtLeast(bar));
+    Program {
+        name: "starts",
+        title: "What start records cost",
+        about: "With `max_crashes = 0` nothing is recorded before a transaction, and a message that kills its \
+                process is tried for ever.",
+        settings,
+        sides: vec![
+            kafka("Postgres 500 with", 500, true),
+            kafka("Postgres 500 without", 500, false),
+            kafka("Postgres 1 with", 1, true),
+            kafka("Postgres 1 without", 1, false),
+            sqlite("SQLite 500 with", 500, true),
+            sqlite("SQLite 500 without", 500, false),
+            sqlite("SQLite 1 with", 1, true),
+            sqlite("SQLite 1 without", 1, false),
+        ],
+        figures: vec![
+            ratio(
+                "start records / none, Kafka to Postgres, batch of 500",
+                "Postgres 500 with",
+                "Postgres 500 without",
+                0.97,
+            ),
+            ratio(
+                "start records / none, Kafka to Postgres, one message",
+                "Postgres 1 with",
+                "Postgres 1 without",
+                0.92,
+            ),
+            ratio(
+                "start records / none, file to SQLite, batch of 500",
+                "SQLite 500 with",
+                "SQLite 500 without",
+                0.97,
+            ),
+            ratio(
+                "start records / none, file to SQLite, one message",
+                "SQLite 1 with",
+                "SQLite 1 without",
+                0.92,
+            ),
         ],
     }
 }
