@@ -13,6 +13,7 @@
 )]
 
 mod schedule;
+mod seeded;
 
 use schedule::{Kind, Ran, run_schedule};
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! Retries under seeded schedules: messages that fail in every way, members that come, go and die, faults of
-//! broker and store, and an operator who sends dead letters back or gives them up. On a paused clock, with one
+//! Retries under seeded schedules: messages that fail in every way and such that kill their process, members that
+//! come, go and die, faults of broker and store, and an operator who sends dead letters back or gives them up. On a paused clock, with one
 //! log and the store in memory; what must hold is asserted after each step.
 //!
 //! A failure names its seed: the same seed gives the same messages and faults. The waits of the engine itself
@@ -14,12 +14,13 @@
 )]
 
 mod retry_schedule;
+mod seeded;
 
-use handstamp_testkit::fakes::ParkingBreak;
-use retry_schedule::{Histogram, STEPS, run};
+use handstamp_testkit::fakes::{MemoryStore, ParkingBreak, StartBreak};
+use retry_schedule::{CHARGED, Histogram, STEPS, UNLUCKY, run};
 
 /// Steps of all schedules together.
-const STEPS_MIN: usize = 100_000;
+const STEPS_MIN: usize = 140_000;
 /// Each kind of event came so often.
 const EACH_MIN: u64 = 1_000;
 
@@ -32,7 +33,7 @@ fn retries_keep_what_is_promised_whatever_happens() {
         let of = |first: u64| (first..seeds).step_by(usize::try_from(threads).unwrap());
         let running: Vec<_> = (0..threads)
             .map(|first| {
-                let each = of(first).map(|seed| run(seed, None));
+                let each = of(first).map(|seed| run(seed, MemoryStore::new()));
                 scope.spawn(move || each.fold(Histogram::default(), Histogram::and))
             })
             .collect();
@@ -41,6 +42,10 @@ fn retries_keep_what_is_promised_whatever_happens() {
         }
     });
     println!("{all}");
+    // Where processes meet at one message, one may be counted dead until it says that it lives.
+    let seldom = [all.0.remove(CHARGED), all.0.remove(UNLUCKY)].map(Option::unwrap_or_default);
+    let deaths = all.0["death with a message alone"];
+    assert!(seldom.iter().sum::<u64>() <= deaths / 40, "wrongs that are not so seldom: {seldom:?}");
     let rare: Vec<_> = all.0.iter().filter(|(_, count)| **count < EACH_MIN).collect();
     assert!(rare.is_empty(), "events that hardly came: {rare:?}");
     assert!(all.0["steps"] >= STEPS_MIN as u64);
@@ -73,9 +78,37 @@ fn broken_stores_are_noticed() {
         DeadForgetsInbox,
         DeadNeverCharges,
     ];
-    for broken in all {
-        let noticed = (0..40).find(|seed| std::panic::catch_unwind(|| run(*seed, Some(broken))).is_err());
+    assert_eq!(unnoticed(&all, MemoryStore::broken_parking), []);
+}
+
+/// Those of which none of the first schedules fails.
+fn unnoticed<B: Copy + std::fmt::Debug + std::panic::RefUnwindSafe>(
+    all: &[B],
+    store: fn(Option<B>) -> MemoryStore,
+) -> Vec<B> {
+    let is_noticed = |broken: &B| {
+        let fails = |seed: &u64| std::panic::catch_unwind(|| run(*seed, store(Some(*broken)))).is_err();
+        let noticed = (0..40).find(fails);
         println!("{broken:?} is noticed by seed {noticed:?}");
-        assert!(noticed.is_some(), "nobody notices {broken:?}");
-    }
+        noticed.is_some()
+    };
+    all.iter().copied().filter(|broken| !is_noticed(broken)).collect()
+}
+
+#[test]
+fn broken_start_records_are_noticed() {
+    use StartBreak::*;
+    // What only goes wrong where two processes meet is for the suite.
+    let all = [
+        StartsWithTheCommit,
+        RollbackTakesTheStart,
+        ChargesTwice,
+        ChargesOnceAMessage,
+        ChargesKnown,
+        DueStartsNothing,
+        DueNeverCharges,
+        DueChargesTogether,
+        ResumeKeepsStarts,
+    ];
+    assert_eq!(unnoticed(&all, MemoryStore::broken_starts), []);
 }

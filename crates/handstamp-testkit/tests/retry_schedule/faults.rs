@@ -14,7 +14,7 @@ impl Schedule {
         }
         let often = [Begin, Commit, Park, NoteAttempts, TakeDue, TakeAgain, Resume, Start, TakeOver];
         // Those that nothing meets for a long time, or not in every schedule.
-        let rare = [Record, CommitThenLost, ParkedKeys, Forget];
+        let rare = [Record, Record, CommitThenLost, ParkedKeys, Forget, Forget];
         let point =
             if self.random.below(2) == 0 { self.random.one_of(&often) } else { self.random.one_of(&rare) };
         let kind = match point {

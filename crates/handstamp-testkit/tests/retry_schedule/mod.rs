@@ -86,7 +86,7 @@ impl Schedule {
         let order = random.one_of(&[Order::Key, Order::Key, Order::Partition, Order::None]);
         store.set_latency(Duration::from_millis(1));
         let polite = random.below(4) == 0;
-        let calm = !polite && random.below(3) == 0;
+        let calm = !polite && random.below(6) == 0;
         Self {
             polite,
             calm,
@@ -128,9 +128,7 @@ impl Schedule {
                 6 => Fate::Doomed,
                 7..=8 => Fate::Refused,
                 // In its lane, in place, or once it is parked.
-                9..=10 if !self.polite && self.random.below(4) < 3 => {
-                    Fate::Poison(u32::try_from(self.random.below(4)).unwrap())
-                }
+                9 if !self.polite => Fate::Poison(u32::try_from(self.random.below(4)).unwrap()),
                 _ => Fate::Good,
             };
             let free = self.random.below(PARTITIONS);
@@ -260,7 +258,7 @@ impl Schedule {
         self.bury().await;
         let members_max = if self.calm { 1 } else { 3 };
         match self.random.below(24) {
-            0..=3 if self.members.len() < members_max => self.start_member(),
+            0..=3 | 16..=19 if self.members.len() < members_max => self.start_member(),
             _ if self.members.is_empty() => self.start_member(),
             4 if self.members.len() > 1 => self.stop_member().await,
             5..=6 if !self.members.is_empty() && !self.polite => self.kill_member().await,
@@ -281,9 +279,7 @@ impl Schedule {
             _ => {}
         }
         self.watch_fault();
-        if self.random.below(4) > 0 {
-            self.fail_store();
-        }
+        self.fail_store();
         let behind = self.check().behind();
         self.histogram.add("waiting behind its key, at steps", behind as u64);
     }

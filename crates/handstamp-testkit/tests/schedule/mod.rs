@@ -2,6 +2,7 @@
 
 mod workload;
 
+use crate::seeded::{Random, asked, paused};
 use handstamp_core::consumer::{Order, StopReason};
 use handstamp_core::decide::Policy;
 use handstamp_core::delivery::Settled;
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::task::{JoinHandle, LocalSet};
+use tokio::task::JoinHandle;
 use workload::{Expected, Role, Workload};
 
 const GROUP: &str = "group";
@@ -27,27 +28,6 @@ pub(crate) enum Kind {
     Log,
     Lease,
     Ack,
-}
-
-/// A small generator (splitmix): the same faults for the same seed.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        usize::try_from((z ^ (z >> 31)) % bound as u64).unwrap()
-    }
-
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-
-    fn millis(&mut self, bound: usize) -> Duration {
-        Duration::from_millis(self.below(bound) as u64)
-    }
 }
 
 enum Broker {
@@ -220,15 +200,7 @@ impl Schedule {
             .handler(handler)
             .options(options);
         let (stop, stopped) = oneshot::channel::<()>();
-        let run = tokio::task::spawn_local(async move {
-            let stopped = async {
-                // A dropped sender is a dead process, which stops nothing.
-                if stopped.await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            };
-            consumer.run_local(stopped).await
-        });
+        let run = tokio::task::spawn_local(async move { consumer.run_local(asked(stopped)).await });
         self.members.push(Member { ending, stop: Some(stop), run });
     }
 
@@ -411,12 +383,6 @@ impl Schedule {
             assert_eq!(counts.dead_letter_rows, kinds, "I2: {counts:?}");
         }
     }
-}
-
-fn paused(body: impl Future<Output = ()>) {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    LocalSet::new().block_on(&runtime, body);
 }
 
 /// How the members of schedules ended, and what they counted about parked messages.

@@ -1,6 +1,6 @@
 //! Messages of every kind, what must become of each, and a handler that knows it.
 
-use super::Random;
+use crate::seeded::Random;
 use bytes::Bytes;
 use handstamp_core::parked::ParkedMessage;
 use handstamp_core::{ConsumerName, DeadLetter, Handler, HandlerError, Message, MessageId};
