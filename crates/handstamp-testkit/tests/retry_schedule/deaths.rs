@@ -43,6 +43,19 @@ pub(super) fn alone_of(store: &MemoryStore, name: &ConsumerName, node: &str) -> 
     of_lanes.chain(of_parked).collect()
 }
 
+/// What is durable about the deaths with a message.
+pub(super) struct Told<'a> {
+    /// The processes in its history, since it was last sent back.
+    pub(super) crashes: &'a [&'a str],
+    /// How many its handler had killed when it was sent back.
+    pub(super) killed_before: usize,
+    pub(super) max_crashes: usize,
+    /// It is dead for its crashes.
+    pub(super) given_up: bool,
+    /// It kills whoever handles it.
+    pub(super) poison: bool,
+}
+
 impl Deaths {
     /// A process dies now, of what its handler had in hand or of something else.
     pub(super) fn of(&self, store: &MemoryStore, name: &ConsumerName, node: &str, of: Option<Dedup>) {
@@ -80,16 +93,8 @@ impl Deaths {
 
     /// The crashes in a message's history since it was last sent back: of each process one, and of those that
     /// were alone with it when they died. Two that meet at one message may count each other dead for a moment.
-    pub(super) fn check(
-        &self,
-        dedup: &Dedup,
-        crashes: &[&str],
-        killed_before: usize,
-        max_crashes: usize,
-        given_up: bool,
-        poison: bool,
-        said: &dyn Fn() -> String,
-    ) {
+    pub(super) fn check(&self, dedup: &Dedup, told: &Told<'_>, said: &dyn Fn() -> String) {
+        let Told { crashes, killed_before, max_crashes, given_up, poison } = *told;
         let each: BTreeSet<&str> = crashes.iter().copied().collect();
         assert_eq!(each.len(), crashes.len(), "a process died twice: {}", said());
         assert_eq!(given_up, crashes.len() >= max_crashes, "{max_crashes} crashes, and no fewer: {}", said());

@@ -1,6 +1,6 @@
 //! Messages that fail in every way, a handler that makes them, and what must be true of each at any moment.
 
-use super::deaths::Deaths;
+use super::deaths::{Deaths, Told};
 use bytes::Bytes;
 use handstamp_core::parked::{Dedup, FailedAttempt, ParkedMessage};
 use handstamp_core::{
@@ -239,16 +239,14 @@ impl Durable {
             let attempts = since.len() - crashes.len();
             assert_eq!(letter.attempts as usize, attempts, "each attempt once: {}; {history:?}", said());
             assert!(letter.attempts <= MAX_ATTEMPTS, "{}", said());
-            let before = sent.redriven.map_or(0, |redriven| redriven.deaths);
-            deaths.check(
-                &sent.dedup(),
-                &crashes,
-                before,
-                max_crashes as usize,
+            let told = Told {
+                crashes: &crashes,
+                killed_before: sent.redriven.map_or(0, |redriven| redriven.deaths),
+                max_crashes: max_crashes as usize,
                 given_up,
-                sent.fate.kills(),
-                &|| format!("{}; {history:?}", said()),
-            );
+                poison: sent.fate.kills(),
+            };
+            deaths.check(&sent.dedup(), &told, &|| format!("{}; {history:?}", said()));
             assert!(!is(InboxState::Dead) || given_up || !sent.fate.kills(), "{}; {history:?}", said());
         }
         state
