@@ -251,7 +251,9 @@ impl<S: StartStore> Shared<S> {
                 return self.give_back(queue);
             };
             let mut chunk = take_chunk(&mut queue, most);
-            let opens = queue.is_empty() && self.goes_on(lane) && !self.starts.watches(lane);
+            // What is to run alone stays so, though what it was suspected for is forgotten by now.
+            let together = !self.starts.watches(lane) && !next.iter().any(Item::runs_alone);
+            let opens = queue.is_empty() && self.goes_on(lane) && together;
             let next = if opens && self.gate.is_closed() { next } else { &[] };
             let began = Instant::now();
             let attempt = self.attempt(&mut chunk, opened, next).await;
