@@ -23,6 +23,7 @@ pub mod handler;
 pub mod identity;
 pub mod invariants;
 pub mod json;
+pub mod letter_store;
 pub mod message;
 pub mod message_id;
 pub mod offsets;
@@ -45,6 +46,7 @@ pub use crash_point::CrashPoint;
 pub use delivery::{Delivery, DeliveryTag, Disposition, Lane, ReadAhead, RecordFault, Settled};
 pub use handler::{BatchError, BatchHandler, BoxError, Decision, Handler, HandlerError};
 pub use identity::Identity;
+pub use letter_store::LetterStore;
 pub use message::{Header, Headers, Message, Origin, Record, Timestamp, Truncation};
 pub use message_id::{MessageId, MessageIdError};
 pub use parked::{

@@ -17,6 +17,7 @@
 //! its owner, and why taking over twice charges once. Where lanes are shared by living processes (queues) an
 //! orphan cannot be told from a neighbour's work, and no start is recorded.
 
+use crate::letter_store::LetterStore;
 use crate::message::Timestamp;
 use crate::message_id::MessageId;
 use crate::parked::{Dedup, ParkingStore, Taken};
@@ -99,7 +100,7 @@ pub struct TakenOver {
 }
 
 /// A store that keeps start records; the last of the seams that the engine asks a store for.
-pub trait StartStore: ParkingStore + VersionStore {
+pub trait StartStore: ParkingStore + VersionStore + LetterStore {
     /// As [`begin`](crate::Store::begin), with a start record in front: an own transaction that is committed before the
     /// claim is answered, whatever becomes of it. It replaces that of the same owner and lane.
     ///

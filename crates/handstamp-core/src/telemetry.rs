@@ -44,6 +44,10 @@ pub struct Counts {
     pub reruns: u64,
     /// Dead-letter rows written new by this process.
     pub dead_letter_rows: u64,
+    /// Copies of dead letters that their sink took; one that is made again counts again.
+    pub dead_letter_copies: u64,
+    /// Copies that their sink refused for good. The dead letters are kept all the same.
+    pub dead_letter_copies_failed: u64,
     /// Parked messages taken up again.
     pub resumed: u64,
     /// Of them, effects committed.
@@ -136,6 +140,8 @@ live_counts!(
     commits,
     reruns,
     dead_letter_rows,
+    dead_letter_copies,
+    dead_letter_copies_failed,
     resumed,
     resumed_applied,
     resumed_stale,

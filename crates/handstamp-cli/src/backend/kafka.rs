@@ -15,6 +15,10 @@ use std::time::Duration;
 
 /// Longest wait for each answer of the cluster.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// The lane waits for the answer to a copy: one that does not come is said soon and sent again, and a topic that does
+/// not exist is one that refuses.
+const COPY_OPTIONS: [(&str, &str); 2] =
+    [("message.timeout.ms", "10000"), ("topic.metadata.propagation.max.ms", "5000")];
 /// The id's header where the pipeline does not look into one.
 const ID_HEADER: &str = "event_id";
 /// How often librdkafka looks for new partitions; every 5 minutes unless said.
@@ -78,6 +82,9 @@ pub(crate) fn check(section: &KafkaSection, name: NameInStore, config: &Config, 
             ),
         }
     }
+    if let Some(topic) = &config.dead_letter {
+        check_copies(section, &topic.value, findings);
+    }
     if found.group_is_known() && matches!(name, NameInStore::New) {
         findings.warn(
             format!(
@@ -87,6 +94,40 @@ pub(crate) fn check(section: &KafkaSection, name: NameInStore, config: &Config, 
             ),
             "if the consumer was renamed, go back to the old `name`",
         );
+    }
+}
+
+/// Where copies of dead letters go: the source's brokers.
+///
+/// # Errors
+/// Options that a producer cannot have.
+pub(crate) fn copies(section: &KafkaSection) -> Result<KafkaSink, CliError> {
+    let mut options = producer_options(section);
+    for (key, value) in COPY_OPTIONS {
+        options.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+    }
+    Ok(KafkaSink::new(&section.brokers.value, &options)?)
+}
+
+/// The topic for copies: whether it is there, and whether a producer fits the options.
+fn check_copies(section: &KafkaSection, topic: &str, findings: &mut Findings) {
+    if let Err(error) = copies(section) {
+        findings.fail_error(&error, "leave it out of source.options: copies of dead letters go there too");
+    }
+    match kafka::admin::topic_partitions(
+        &section.brokers.value,
+        &producer_options(section),
+        topic,
+        ANSWER_WITHIN,
+    ) {
+        Ok(Some(partitions)) => {
+            findings.ok(format!("dead_letter: topic {topic} has {partitions} partitions"));
+        }
+        Ok(None) => findings.warn(
+            format!("dead_letter: topic {topic} does not exist: brokers that create no topics by themselves refuse every copy"),
+            "create it; the dead letters are kept in the store all the same",
+        ),
+        Err(error) => findings.fail_error(&error.into(), "is the broker running, and may you read the topic?"),
     }
 }
 

@@ -8,7 +8,7 @@ use super::built_without;
 use crate::config::{Config, SourceSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
-use handstamp_core::{Source, StoreError, StoreErrorKind};
+use handstamp_core::{Consumer, Source, StartStore, StoreError, StoreErrorKind};
 #[cfg(feature = "file")]
 use handstamp_core::{Message, MessageId, Record, VersionGuard};
 #[cfg(feature = "file")]
@@ -37,6 +37,32 @@ pub(crate) fn source(
         #[cfg(not(feature = "kafka"))]
         SourceSection::Kafka(_) => Err(built_without("source", "kafka")),
     }
+}
+
+/// The same consumer with copies of its dead letters where the pipeline wants them.
+///
+/// # Errors
+/// Options that a producer cannot have.
+#[cfg(feature = "kafka")]
+pub(crate) fn copying<S: StartStore>(
+    consumer: Consumer<S>,
+    config: &Config,
+) -> Result<Consumer<S>, CliError> {
+    match (&config.source, &config.dead_letter) {
+        (SourceSection::Kafka(section), Some(topic)) => {
+            Ok(consumer.dead_letters_to(super::kafka::copies(section)?, &topic.value))
+        }
+        _ => Ok(consumer),
+    }
+}
+
+/// Only Kafka takes copies.
+///
+/// # Errors
+/// None.
+#[cfg(not(feature = "kafka"))]
+pub(crate) fn copying<S: StartStore>(consumer: Consumer<S>, _: &Config) -> Result<Consumer<S>, CliError> {
+    Ok(consumer)
 }
 
 /// What can be said of `[source]` without starting it. `run` and `publish` refuse what `check` finds.

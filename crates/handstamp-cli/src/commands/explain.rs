@@ -206,7 +206,11 @@ fn text(config: &Config) -> String {
         }
     }
     let mut out = table::plain(&["a message that is", "attempt", "what happens"], all);
-    out.push_str(&format!("\n{}\n", sentences(options).join("\n")));
+    let mut lines = sentences(options);
+    lines.extend(config.dead_letter.as_ref().map(|topic| {
+        format!("A copy of each dead letter is in the topic {} before it is settled.", topic.shown())
+    }));
+    out.push_str(&format!("\n{}\n", lines.join("\n")));
     out
 }
 
@@ -312,6 +316,7 @@ fn object(config: &Config) -> Value {
         "version_key": options.version.as_ref().and_then(|guard| guard.key.as_ref()).map(Pointer::as_str),
         "inbox": options.inbox,
         "parked_max": parks.then_some(options.parked_max),
+        "dead_letter_topic": config.dead_letter.as_ref().map(config::Text::shown),
     })
 }
 

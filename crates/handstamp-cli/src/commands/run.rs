@@ -76,6 +76,7 @@ async fn run_with<B: Backend>(
         .shared_store(store)
         .batch_handler(effects)
         .options(options(config, args));
+    let consumer = source::copying(consumer, config)?;
     let live = LiveLine::start(Arc::clone(counts.get_or_init(|| consumer.live_counts())));
     let result = Box::pin(consumer.run_local(stop.asked())).await;
     drop(live);

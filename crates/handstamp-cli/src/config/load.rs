@@ -7,7 +7,7 @@ use super::model::{
 };
 use super::parse::{Problem, Reading, Section, Text};
 use super::uses::Uses;
-use super::{codes, defaults, versions};
+use super::{codes, dead_letter, defaults, versions};
 use crate::exit::{CliError, Exit};
 use handstamp_core::decide::Policy;
 use handstamp_core::json::Pointer;
@@ -68,6 +68,7 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
     let codes = retry(&top, &mut options.policy.retry);
     top.lenient = !uses.messages();
     let effects = effects(&top);
+    let copies = dead_letter::read(&top);
     top.lenient = !uses.source();
     let source = required_section(&top, "source").and_then(source);
     top.lenient = !uses.identity();
@@ -82,12 +83,22 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
         refuse_identity_without_place(&top, source, identity);
         versions::refuse_without_key(&top, source, &options);
     }
+    if let (Some(source), Some(topic)) = (&source, &copies) {
+        dead_letter::refuse(&top, source, topic);
+    }
     top.finish();
     let problems = reading.into_problems();
     match (name, source, identity, store) {
-        (Some(name), Some(source), Some(identity), Some(store)) if problems.is_empty() => {
-            Ok(Config { file: file.to_owned(), name, options, source, identity, store, effects })
-        }
+        (Some(name), Some(source), Some(identity), Some(store)) if problems.is_empty() => Ok(Config {
+            file: file.to_owned(),
+            name,
+            options,
+            source,
+            identity,
+            store,
+            dead_letter: copies,
+            effects,
+        }),
         // No refusal without a word.
         _ if problems.is_empty() => {
             Err(vec![Problem { line: 1, message: "this is no complete pipeline".to_owned() }])

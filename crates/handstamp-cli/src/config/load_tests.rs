@@ -55,7 +55,7 @@ fn the_defaults_of_the_reference_are_those_that_are_in_force() {
 fn every_known_key_is_in_the_reference_and_every_listed_key_is_known() {
     let common = "name = \"w\"\nqqqqqqqqqqqqq = 1\n[consumer]\nqqqqqqqqqqqqq = 1\n[retry]\nqqqqqqqqqqqqq = 1\n\
                   [identity]\nqqqqqqqqqqqqq = 1\nfield = \"/id\"\n[[effect]]\nqqqqqqqqqqqqq = 1\nsql = \"SELECT 1\"\n";
-    let kafka = "[source]\nqqqqqqqqqqqqq = 1\ntype = \"kafka\"\nbrokers = \"b\"\ntopics = [\"t\"]\ngroup = \"g\"\n\
+    let kafka = "[dead_letter]\nqqqqqqqqqqqqq = 1\ntopic = \"d\"\n[source]\nqqqqqqqqqqqqq = 1\ntype = \"kafka\"\nbrokers = \"b\"\ntopics = [\"t\"]\ngroup = \"g\"\n\
                  [store]\nqqqqqqqqqqqqq = 1\ntype = \"postgres\"\nurl = \"postgres://h\"\n";
     let file = "[source]\nqqqqqqqqqqqqq = 1\ntype = \"file\"\npath = \"p\"\n[store]\nqqqqqqqqqqqqq = 1\ntype = \"sqlite\"\npath = \"s\"\n";
     let mut known = std::collections::BTreeSet::new();
@@ -69,7 +69,7 @@ fn every_known_key_is_in_the_reference_and_every_listed_key_is_known() {
             }));
         }
     }
-    for section in ["consumer", "retry", "source", "identity", "store", "effect"] {
+    for section in ["consumer", "retry", "source", "identity", "dead_letter", "store", "effect"] {
         assert!(known.remove(section), "{section}");
     }
     assert_eq!(known, listed().into_iter().map(|(name, _)| name).collect());
@@ -320,4 +320,32 @@ fn a_mistake_in_a_part_that_is_not_used_is_still_said() {
     let problems = parse(Path::new("p.toml"), &text, Uses::Source, &lookup).unwrap_err();
     let said = |words: &str| problems.iter().any(|problem| problem.message.contains(words));
     assert!(said("store.urll: unknown key") && said("store.url: expected"), "{problems:?}");
+}
+
+/// Copies go to the source's brokers, and never to where they would be read again.
+#[test]
+fn a_topic_for_dead_letters_needs_a_kafka_source_that_does_not_read_it() {
+    let rest = format!("[identity]\nfield = \"/id\"\n[store]\ntype = \"sqlite\"\npath = \"s\"\n{EFFECT}");
+    let kafka = "[source]\ntype = \"kafka\"\nbrokers = \"b\"\ntopics = [\"t\", \"u\"]\ngroup = \"g\"\n";
+    let file = "[source]\ntype = \"file\"\npath = \"p\"\n";
+    for (source, topic, word) in [
+        (file, "\"u.dlq\"", "only with a Kafka source"),
+        (kafka, "\"u\"", "the source reads u"),
+        (kafka, "\"a b\"", "a topic's name has"),
+        (kafka, "\"..\"", "a topic's name has"),
+        (kafka, "\"\"", "a topic's name has"),
+        (kafka, "7", "a string in quotes"),
+    ] {
+        let said = problems(&format!("name = \"w\"\n[dead_letter]\ntopic = {topic}\n{source}{rest}"));
+        assert!(said.len() == 1 && said[0].starts_with("dead_letter.topic: "), "{topic}: {said:?}");
+        assert!(said[0].contains(word), "{topic}: {said:?}");
+    }
+    let none = problems(&format!("name = \"w\"\n[dead_letter]\n{kafka}{rest}"));
+    assert!(none[0].contains("dead_letter.topic: is missing"), "{none:?}");
+    let config = parsed(
+        Path::new("p.toml"),
+        &format!("name = \"w\"\n[dead_letter]\ntopic = \"u.dlq\"\n{kafka}{rest}"),
+    );
+    let printed = crate::config::effective(&config);
+    assert!(printed.contains("[dead_letter]\ntopic = \"u.dlq\"\n"), "{printed}");
 }

@@ -8,12 +8,14 @@
 //! | `load` | sections of the file → model |
 //! | `uses` | which parts a command uses: the variables of the others need not be set |
 //! | `codes` | what a database calls a failure |
+//! | `dead_letter` | the topic for copies of dead letters |
 //! | `versions` | the keys of a version guard and of a consumer without an inbox |
 //! | `defaults` | defaults that are not the engine's, with their reasons |
 //! | `lab` | the file of `lab own` |
 //! | `print` | the effective configuration as TOML |
 
 mod codes;
+mod dead_letter;
 mod defaults;
 mod env;
 #[cfg(all(feature = "lab", feature = "kafka"))]
@@ -39,6 +41,6 @@ pub(crate) use model::PostgresSection;
 #[cfg(feature = "sqlite")]
 pub(crate) use model::SqliteSection;
 pub(crate) use model::{Config, SourceSection, StoreSection};
-pub(crate) use parse::{TIME_MAX, nearest};
+pub(crate) use parse::{TIME_MAX, Text, nearest};
 pub(crate) use print::effective;
 pub(crate) use uses::Uses;

@@ -24,6 +24,8 @@ pub(crate) struct Config {
     pub(crate) identity: Identity,
     /// Where inbox, dead letters and effects live.
     pub(crate) store: StoreSection,
+    /// A topic of the source's brokers that receives a copy of each dead letter.
+    pub(crate) dead_letter: Option<Text>,
     /// What is done for each message, in order.
     pub(crate) effects: Vec<EffectSection>,
 }

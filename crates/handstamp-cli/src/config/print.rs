@@ -19,6 +19,11 @@ pub(crate) fn effective(config: &Config) -> String {
     document["source"] = Item::Table(source(&config.source));
     document["identity"] = Item::Table(identity(&config.identity));
     document["store"] = Item::Table(store(&config.store));
+    if let Some(topic) = &config.dead_letter {
+        let mut table = Table::new();
+        table["topic"] = text(topic);
+        document["dead_letter"] = Item::Table(table);
+    }
     let mut out = document.to_string();
     for effect in &config.effects {
         // Writing to a String cannot fail.

@@ -29,6 +29,8 @@ pub(crate) fn report(consumer: Option<&str>, report: &Report) -> Value {
         "commits": counts.commits,
         "reruns": counts.reruns,
         "dead_letter_rows": counts.dead_letter_rows,
+        "dead_letter_copies": counts.dead_letter_copies,
+        "dead_letter_copies_failed": counts.dead_letter_copies_failed,
         "resumed": counts.resumed,
         "resumed_applied": counts.resumed_applied,
         "resumed_stale": counts.resumed_stale,

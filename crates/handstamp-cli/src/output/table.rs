@@ -41,6 +41,13 @@ fn count_rows(counts: &Counts) -> Vec<(&'static str, u64, &'static str)> {
         ("  parked again", counts.resumed_parked_again, "failed once more", false),
         ("  dead lettered", counts.resumed_dead, "see `handstamp dlq list`", false),
         ("  released", counts.resumed_released, "left as they were", false),
+        ("copied", counts.dead_letter_copies, "copies of dead letters in their topic", false),
+        (
+            "not copied",
+            counts.dead_letter_copies_failed,
+            "refused by the topic; see `handstamp dlq list`",
+            false,
+        ),
         ("breaker opened", counts.breaker_opened, "paused: what the handler needs seemed to be down", false),
         ("crashes found", counts.crashes_found, "processes had died with messages in hand", false),
     ];
@@ -118,8 +125,10 @@ mod tests {
 
     #[test]
     fn what_is_stale_is_told_once_there_is_something() {
-        let counts = Counts { received: 5, applied: 3, stale: 2, resumed: 1, resumed_stale: 1, ..Counts::default() };
-        let rows: Vec<(&str, u64)> = count_rows(&counts).iter().map(|(word, count, _)| (*word, *count)).collect();
+        let counts =
+            Counts { received: 5, applied: 3, stale: 2, resumed: 1, resumed_stale: 1, ..Counts::default() };
+        let rows: Vec<(&str, u64)> =
+            count_rows(&counts).iter().map(|(word, count, _)| (*word, *count)).collect();
         assert!(rows.contains(&("stale", 2)) && rows.contains(&("  stale", 1)), "{rows:?}");
     }
 

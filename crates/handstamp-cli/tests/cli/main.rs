@@ -7,6 +7,8 @@ mod answers;
 mod classes;
 mod clauses;
 mod common;
+#[cfg(all(feature = "kafka", feature = "postgres", feature = "sqlite"))]
+mod dead_letter_topic;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
 mod file_postgres;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]

@@ -35,6 +35,8 @@ pub(crate) enum Attempt {
     Again(StoreError),
     /// Taken away or stopped in the middle: rolled back.
     Cancelled,
+    /// A parked message is dead and could not be copied: rolled back, and that was said.
+    Uncopied,
     /// The consumer must not go on.
     Fatal(StoreError),
 }
@@ -88,6 +90,9 @@ impl<S: StartStore> Shared<S> {
                 return after_store_error(error);
             }
         };
+        // What is dead is settled behind its copy, which is made before anything else begins.
+        let due = self.copies.due(&plans);
+        let next = if due.is_empty() { next } else { &[] };
         CrashPoint::BeforeCommit.reached();
         let durable = || {
             CrashPoint::AfterCommit.reached();
@@ -97,11 +102,13 @@ impl<S: StartStore> Shared<S> {
             self.recovered();
             self.live.add(&self.tally(chunk, &plans, &kept));
             self.starts.note_outcomes(chunk, &plans);
-            self.settle(chunk, Disposition::Ack);
+            let copied = chunk.iter().enumerate().filter(|(at, _)| due.binary_search(at).is_err());
+            self.settle(copied.map(|(_, item)| item), Disposition::Ack);
         };
         match self.commit(tx, lane, next, durable).await {
             Ok(next_opened) => {
                 *opened = next_opened;
+                self.copy_then_settle(lane, chunk, &plans, &due).await;
                 Attempt::Committed { handled: handled.len() }
             }
             Err(error) => {

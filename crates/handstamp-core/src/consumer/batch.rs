@@ -22,6 +22,7 @@
 //! O(log n) of them.
 
 use super::attempt::{Attempt, FailedRun, Opened};
+use super::copies::Copies;
 use super::dispatch::DynHandler;
 use super::gate::Gate;
 use super::in_flight::InFlight;
@@ -58,6 +59,7 @@ pub(crate) struct Shared<S: Store> {
     pub(crate) parked_lines: RefCell<LineLimit>,
     pub(crate) parked: Parked,
     pub(crate) starts: Starts,
+    pub(crate) copies: Copies,
     pub(crate) gate: Gate,
     /// Of each lane in which a wait in place was in vain.
     pub(crate) in_place: RefCell<HashMap<Lane, WaitsInPlace>>,
@@ -176,12 +178,7 @@ impl<S: StartStore> Shared<S> {
         end
     }
 
-    async fn run_batches(
-        &self,
-        lane: Lane,
-        mut batches: VecDeque<Vec<Item>>,
-        mut slot: Slot,
-    ) -> BatchEnd {
+    async fn run_batches(&self, lane: Lane, mut batches: VecDeque<Vec<Item>>, mut slot: Slot) -> BatchEnd {
         let _held = if self.options.concurrency > 1 {
             let ids = batches.iter().flatten().filter_map(Item::id).cloned().collect();
             if !self.in_flight.is_free(&ids) {
@@ -293,7 +290,7 @@ impl<S: StartStore> Shared<S> {
                         return self.give_back(queue);
                     }
                 }
-                Attempt::Cancelled => {
+                Attempt::Cancelled | Attempt::Uncopied => {
                     prepend(&mut queue, chunk);
                     return self.give_back(queue);
                 }
@@ -381,9 +378,12 @@ impl<S: StartStore> Shared<S> {
         }
     }
 
-    pub(crate) fn settle(&self, items: &[Item], disposition: Disposition) {
+    pub(crate) fn settle<'i>(&self, items: impl IntoIterator<Item = &'i Item>, disposition: Disposition) {
         let settles: Vec<(Lane, DeliveryTag, Disposition)> =
-            items.iter().map(|item| (item.lane, item.tag, disposition)).collect();
+            items.into_iter().map(|item| (item.lane, item.tag, disposition)).collect();
+        if settles.is_empty() {
+            return;
+        }
         // The source may be gone already: then the broker delivers again and the inbox answers.
         drop(self.commands.send(Command::Settle(settles)));
     }

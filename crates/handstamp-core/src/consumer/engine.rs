@@ -4,6 +4,7 @@
 //! awaits a batch; batches run beside it on the same thread.
 
 use super::batch::{BatchEnd, Shared, Told};
+use super::copies::Copies;
 use super::gate::Gate;
 use super::in_flight::InFlight;
 use super::intake::{Flow, Intake};
@@ -114,11 +115,9 @@ fn empty_report(started: Instant, stopped: StopReason) -> Report {
 
 impl<S: StartStore> Engine<S> {
     fn start(consumer: Consumer<S>, key: ConsumerKey, started: Instant) -> Result<Self, RunError> {
-        let Consumer { source, store, identity, handler, mut options, live, .. } = consumer;
-        if let Some(writers_max) = store.capabilities().writers_max {
-            options.concurrency = options.concurrency.min(writers_max);
-        }
-        options.concurrency = options.concurrency.max(1);
+        let Consumer { source, store, identity, handler, mut options, copy_to, live, .. } = consumer;
+        let writers_max = store.capabilities().writers_max.unwrap_or(usize::MAX);
+        options.concurrency = options.concurrency.min(writers_max).max(1);
         let capabilities = source.capabilities();
         let (delivery_sender, deliveries) = mpsc::channel(PORT_BATCHES);
         let (control_sender, control) = mpsc::unbounded_channel();
@@ -148,6 +147,7 @@ impl<S: StartStore> Engine<S> {
             consumer: key,
             handler,
             starts: Starts::new(&options, capabilities.settle),
+            copies: Copies::new(copy_to),
             options,
             live,
             commands,

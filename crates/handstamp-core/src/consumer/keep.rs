@@ -283,7 +283,7 @@ fn rows(chunk: &[Item], plans: &[Plan], order: Order) -> Rows {
     rows
 }
 
-fn dead_letter(item: &Item, plan: Plan) -> DeadLetter {
+pub(super) fn dead_letter(item: &Item, plan: Plan) -> DeadLetter {
     match (plan, item.end()) {
         (Plan::RecordReused, _) => {
             item.dead_letter(&failure(FailureClass::IdReused, "the id is known with another body"))

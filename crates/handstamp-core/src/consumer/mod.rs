@@ -35,12 +35,14 @@
 //! | `slot` | the right to have a transaction open |
 //! | `in_flight` | ids held by running batches, where several run at a time |
 //! | `item` | a delivery on its way |
+//! | `copies` | copies of dead letters at a sink, before the settle |
 //! | `options` | how a consumer behaves |
 //! | `outage` | a store that cannot go on: how long it is waited for, how often that is said |
 //! | `no_store` | what stands where no store is chosen yet |
 
 mod attempt;
 mod batch;
+mod copies;
 mod dispatch;
 mod engine;
 mod finish;
@@ -66,10 +68,12 @@ pub use options::ConsumerOptions;
 use crate::handler::{BatchHandler, Handler, HandlerError};
 use crate::identity::Identity;
 use crate::message::Message;
+use crate::sink::Sink;
 use crate::source::{Source, SourceErrorKind};
 use crate::start::StartStore;
 use crate::store::{ConsumerName, StoreErrorKind};
 use crate::telemetry::{LiveCounts, Report};
+use copies::CopyTo;
 use dispatch::{Batched, DynHandler, OneByOne};
 use std::fmt;
 use std::sync::Arc;
@@ -169,6 +173,7 @@ pub struct Consumer<S: StartStore> {
     pub(crate) identity: Identity,
     pub(crate) handler: Arc<dyn DynHandler<S::Tx>>,
     pub(crate) options: ConsumerOptions,
+    pub(crate) copy_to: Option<CopyTo>,
     pub(crate) live: Arc<LiveCounts>,
 }
 
@@ -269,6 +274,7 @@ impl<S: StartStore> BuilderWithStore<S> {
             store: self.store,
             handler,
             options: ConsumerOptions::default(),
+            copy_to: None,
             live: Arc::default(),
         }
     }
@@ -285,6 +291,15 @@ impl<S: StartStore> Consumer<S> {
     #[must_use]
     pub fn options(mut self, options: ConsumerOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Publishes a copy of each dead letter to this topic, queue or file of a sink, answered before its delivery is
+    /// settled. The dead letter itself is in the store whatever becomes of the copy; at least one is made. The consumer
+    /// must not read where its copies go.
+    #[must_use]
+    pub fn dead_letters_to(mut self, sink: impl Sink, topic: &str) -> Self {
+        self.copy_to = Some(CopyTo { sink: Arc::new(sink), topic: topic.into() });
         self
     }
 

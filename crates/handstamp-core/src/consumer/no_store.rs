@@ -1,5 +1,6 @@
 //! Stands where no store is chosen yet, so that `Consumer::builder` needs no type annotation.
 
+use crate::letter_store::LetterStore;
 use crate::parked::{Dedup, FailedAttempt, OrderKey, Park, ParkedStatus, ParkingStore, Resumed, Taken};
 use crate::start::{Owner, Start, StartStore, Starter, TakenOver};
 use crate::store::{
@@ -97,6 +98,12 @@ impl ParkingStore for NoStore {
     }
 }
 
+impl LetterStore for NoStore {
+    async fn kept_letter(&self, _: &ConsumerKey, _: &Dedup) -> Result<Option<DeadLetter>, StoreError> {
+        match *self {}
+    }
+}
+
 impl VersionStore for NoStore {
     async fn raise_marks(
         &self,
@@ -118,21 +125,11 @@ impl StartStore for NoStore {
         match *self {}
     }
 
-    async fn take_over(
-        &self,
-        _: &ConsumerKey,
-        _: &Starter,
-        _: &[Arc<str>],
-    ) -> Result<TakenOver, StoreError> {
+    async fn take_over(&self, _: &ConsumerKey, _: &Starter, _: &[Arc<str>]) -> Result<TakenOver, StoreError> {
         match *self {}
     }
 
-    async fn end_starts(
-        &self,
-        _: &ConsumerKey,
-        _: &Owner,
-        _: Option<&[Arc<str>]>,
-    ) -> Result<(), StoreError> {
+    async fn end_starts(&self, _: &ConsumerKey, _: &Owner, _: Option<&[Arc<str>]>) -> Result<(), StoreError> {
         match *self {}
     }
 
@@ -140,12 +137,7 @@ impl StartStore for NoStore {
         match *self {}
     }
 
-    async fn forget(
-        &self,
-        _: &ConsumerKey,
-        _: &[(Arc<str>, Owner)],
-        _: &[Dedup],
-    ) -> Result<(), StoreError> {
+    async fn forget(&self, _: &ConsumerKey, _: &[(Arc<str>, Owner)], _: &[Dedup]) -> Result<(), StoreError> {
         match *self {}
     }
 

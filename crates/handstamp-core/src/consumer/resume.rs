@@ -33,7 +33,7 @@ use crate::message_id::shown_text;
 use crate::parked::{Dedup, FailedAttempt, ParkedMessage, ParkedStatus, Resumed, Taken};
 use crate::retry::Backoff;
 use crate::start::StartStore;
-use crate::store::{FailureClass, Reason, StoreError, StoreErrorKind};
+use crate::store::{DeadLetter, FailureClass, Reason, StoreError, StoreErrorKind};
 use crate::telemetry::Counts;
 use crate::version::{Judged, VersionGuard, Versioned};
 use std::collections::VecDeque;
@@ -259,7 +259,7 @@ impl<S: StartStore> Shared<S> {
             let id = |at: usize| chunk[at].parked.letter.id.as_ref();
             let held =
                 self.gate.hear(pass.take().unwrap_or(Pass::FREE), &attempt, id, |at| chunk[at].shown());
-            let fault = matches!(attempt, Attempt::Again(_));
+            let fault = matches!(attempt, Attempt::Again(_) | Attempt::Uncopied);
             faults = if fault { faults + 1 } else { 0 };
             match attempt {
                 Attempt::Committed { handled } => {
@@ -275,16 +275,21 @@ impl<S: StartStore> Shared<S> {
                     }
                     prepend(&mut queue, chunk);
                 }
-                Attempt::Again(error) => {
-                    self.say_outage(&error, &|| "parked messages".to_owned());
+                again @ (Attempt::Again(_) | Attempt::Uncopied) => {
                     self.live.add(&Counts { reruns: 1, ..Counts::default() });
                     prepend(&mut queue, chunk);
+                    let error = if let Attempt::Again(error) = again { Some(error) } else { None };
+                    if let Some(error) = &error {
+                        self.say_outage(error, &|| "parked messages".to_owned());
+                    }
                     // Their locks are gone: others may have found what we started, and counted us dead.
                     self.withdraw().await;
-                    let fatal = self.options.fail_fast && error.kind == StoreErrorKind::Unavailable;
-                    if fatal || !self.wait_for_store(error.kind, faults, slot).await {
+                    let kind = error.as_ref().map_or(StoreErrorKind::Unavailable, |error| error.kind);
+                    let fatal =
+                        error.filter(|_| self.options.fail_fast && kind == StoreErrorKind::Unavailable);
+                    if fatal.is_some() || !self.wait_for_store(kind, faults, slot).await {
                         self.leave(queue.len() + missed.len());
-                        return if fatal { BatchEnd::Fatal(error) } else { BatchEnd::Cancelled };
+                        return fatal.map_or(BatchEnd::Cancelled, BatchEnd::Fatal);
                     }
                 }
                 Attempt::Cancelled => {
@@ -353,9 +358,9 @@ impl<S: StartStore> Shared<S> {
         }
         let outcome = |row: &Row| (row.parked.dedup, row.outcome(&self.options.policy, &self.options.node));
         let outcomes: Vec<(Dedup, Resumed)> = chunk.iter().map(outcome).collect();
-        if let Err(error) = self.write(&mut tx, chunk, &outcomes).await {
+        if let Err(attempt) = self.write(&mut tx, chunk, &outcomes).await {
             self.store.abandon(tx).await;
-            return after_store_error(error);
+            return attempt;
         }
         CrashPoint::BeforeRetryCommit.reached();
         match CrashPoint::RetryCommitSent.between_sending_and_answer(self.store.commit(tx)).await {
@@ -391,21 +396,23 @@ impl<S: StartStore> Shared<S> {
         Ok(())
     }
 
-    /// Writes what became of rows, and the crashes of those that are given up into their history.
+    /// Writes what became of rows, and the crashes of those that are given up into their history; copies those.
     async fn write(
         &self,
         tx: &mut S::Tx,
         chunk: &[Row],
         outcomes: &[(Dedup, Resumed)],
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Attempt> {
         let dead = chunk.iter().zip(outcomes).filter(|(_, (_, to))| matches!(to, Resumed::Dead { .. }));
         let crashes: Vec<(Dedup, FailedAttempt)> = dead
             .flat_map(|(row, (dedup, _))| history(&row.parked.crashes).map(|crash| (*dedup, crash)))
             .collect();
         if !crashes.is_empty() {
-            self.store.note_attempts(tx, &self.consumer, &crashes).await?;
+            self.store.note_attempts(tx, &self.consumer, &crashes).await.map_err(after_store_error)?;
         }
-        self.store.resume(tx, &self.consumer, outcomes).await
+        self.store.resume(tx, &self.consumer, outcomes).await.map_err(after_store_error)?;
+        let copied = self.copy_parked(RETRIES, &letters_of(chunk, outcomes)).await;
+        if copied { Ok(()) } else { Err(Attempt::Uncopied) }
     }
 
     /// Takes the rows of a chunk again; the chunk keeps those that are still there and free.
@@ -512,6 +519,18 @@ impl<S: StartStore> Shared<S> {
         }
         self.live.add(&counts);
     }
+}
+
+/// What is given up, as its dead letter will be.
+fn letters_of(chunk: &[Row], outcomes: &[(Dedup, Resumed)]) -> Vec<DeadLetter> {
+    let letter = |(row, (_, outcome)): (&Row, &(Dedup, Resumed))| {
+        let Resumed::Dead { failed, charged } = outcome else { return None };
+        let FailedAttempt { at, class, code, reason, .. } = failed.clone();
+        let before = row.parked.letter.clone();
+        let attempts = before.attempts.saturating_add(u32::from(*charged));
+        Some(DeadLetter { class, code, reason, attempts, failed_at: at, ..before })
+    };
+    chunk.iter().zip(outcomes).filter_map(letter).collect()
 }
 
 fn say(row: &Row, outcome: &Resumed) {

@@ -306,6 +306,13 @@ impl ParkingStore for MiniStore {
     }
 }
 
+impl LetterStore for MiniStore {
+    async fn kept_letter(&self, _: &ConsumerKey, dedup: &Dedup) -> Result<Option<DeadLetter>, StoreError> {
+        let durable = self.0.lock().unwrap();
+        Ok(durable.dead.get(dedup).cloned())
+    }
+}
+
 /// It keeps no marks: what is done with them is tried on the store in memory.
 impl VersionStore for MiniStore {
     async fn raise_marks(

@@ -2,8 +2,9 @@
 
 use handstamp::parked::{Dedup, FailedAttempt, OrderKey, Park, ParkedStatus, ParkingStore, Resumed, Taken};
 use handstamp::{
-    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Owner, Recorded, Start,
-    StartStore, Starter, Store, StoreCapabilities, StoreError, TakenOver, Version, VersionKey, VersionStore,
+    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, LetterStore, Owner,
+    Recorded, Start, StartStore, Starter, Store, StoreCapabilities, StoreError, TakenOver, Version,
+    VersionKey, VersionStore,
 };
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -243,6 +244,16 @@ impl<S: StartStore, B: StoreBend<S>> ParkingStore for BentStore<S, B> {
 
     async fn parked_status(&self, consumer: &ConsumerKey) -> Result<ParkedStatus, StoreError> {
         self.inner.parked_status(consumer).await
+    }
+}
+
+impl<S: StartStore, B: StoreBend<S>> LetterStore for BentStore<S, B> {
+    async fn kept_letter(
+        &self,
+        consumer: &ConsumerKey,
+        dedup: &Dedup,
+    ) -> Result<Option<DeadLetter>, StoreError> {
+        self.inner.kept_letter(consumer, dedup).await
     }
 }
 

@@ -12,8 +12,9 @@ use crate::redrive::DeadLetterFilter;
 use crate::rows::{ConsumerRow, DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use bytes::Bytes;
 use handstamp_core::{
-    ConsumerName, CrashPoint, DeadLetter, FailureClass, Fingerprint, Header, Headers, MessageId, Origin,
-    Reason, Record, Recorded, StoreError, StoreErrorKind, Timestamp, Truncation,
+    ConsumerKey, ConsumerName, CrashPoint, DeadLetter, Dedup, FailureClass, Fingerprint, Header, Headers,
+    LetterStore, MessageId, Origin, Reason, Record, Recorded, StoreError, StoreErrorKind, Timestamp,
+    Truncation,
 };
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
@@ -168,6 +169,17 @@ impl<'a> LetterRow<'a> {
         let dedup = self.dedup();
         let parameters: Vec<_> = self.values(&dedup).into_iter().zip(TYPES).collect();
         client.execute_typed(sql, &parameters).await
+    }
+}
+
+impl LetterStore for PostgresStore {
+    async fn kept_letter(
+        &self,
+        consumer: &ConsumerKey,
+        dedup: &Dedup,
+    ) -> Result<Option<DeadLetter>, StoreError> {
+        let found = self.dead_letter(&consumer.name, DeadLetterKey(*dedup)).await?;
+        Ok(found.map(|row| row.letter))
     }
 }
 

@@ -4,13 +4,14 @@
 
 use super::inbox::{StoredIds, first_seen, state_of};
 use super::migrate::own_error;
+use super::store::SqliteStore;
 use crate::headers;
 use crate::redrive::DeadLetterFilter;
 use crate::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use bytes::Bytes;
 use handstamp_core::{
-    ConsumerKey, ConsumerName, CrashPoint, DeadLetter, FailureClass, MessageId, Origin, Reason, Record,
-    Recorded, StoreError, StoreErrorKind, Timestamp, Truncation,
+    ConsumerKey, ConsumerName, CrashPoint, DeadLetter, Dedup, FailureClass, LetterStore, MessageId, Origin,
+    Reason, Record, Recorded, StoreError, StoreErrorKind, Timestamp, Truncation,
 };
 use rusqlite::{Connection, OptionalExtension, Row, Statement, ToSql, params};
 
@@ -185,6 +186,17 @@ pub(crate) fn dead_letter(
     };
     let (key, letter) = letter_of(row).map_err(failed)??;
     Ok(Some(DeadLetterRow { consumer: name.clone(), key, letter }))
+}
+
+impl LetterStore for SqliteStore {
+    async fn kept_letter(
+        &self,
+        consumer: &ConsumerKey,
+        dedup: &Dedup,
+    ) -> Result<Option<DeadLetter>, StoreError> {
+        let found = self.dead_letter(&consumer.name, DeadLetterKey(*dedup)).await?;
+        Ok(found.map(|row| row.letter))
+    }
 }
 
 /// The whole message of a row whose first columns are those of `dead_letter.sql`.

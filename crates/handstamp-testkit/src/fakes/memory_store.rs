@@ -10,8 +10,8 @@ use super::memory_tx::{Ended, MemoryError, MemoryTx};
 use super::memory_versions::MarkKey;
 use handstamp_core::message::Timestamp;
 use handstamp_core::{
-    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, InboxState, MessageId,
-    Recorded, Store, StoreCapabilities, StoreError, StoreErrorKind, Version,
+    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Dedup, Fault, Fingerprint, InboxState,
+    LetterStore, MessageId, Recorded, Store, StoreCapabilities, StoreError, StoreErrorKind, Version,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::error::Error;
@@ -67,6 +67,8 @@ pub enum StorePoint {
     Forget,
     /// In `raise_marks`.
     RaiseMarks,
+    /// In `kept_letter`.
+    KeptLetter,
 }
 
 #[derive(Debug)]
@@ -384,6 +386,17 @@ impl MemoryStore {
 
 pub(super) fn connection_lost() -> StoreError {
     StoreError::new(StoreErrorKind::Unavailable, "the connection to the store in memory is lost")
+}
+
+impl LetterStore for MemoryStore {
+    async fn kept_letter(
+        &self,
+        consumer: &ConsumerKey,
+        dedup: &Dedup,
+    ) -> Result<Option<DeadLetter>, StoreError> {
+        self.reach(StorePoint::KeptLetter).await?;
+        Ok(self.shared.lock().disk.dead.get(&(consumer.id, dedup.to_vec())).cloned())
+    }
 }
 
 impl Store for MemoryStore {

@@ -9,7 +9,7 @@ use handstamp_core::parked::{Dedup, FailedAttempt, ParkedMessage};
 use handstamp_core::retry::{Backoff, RetryPolicy};
 use handstamp_core::{
     BatchHandler, BreakerPolicy, Consumer, ConsumerName, ConsumerOptions, Counts, DeadLetter, Handler,
-    HandlerError, Identity, InboxState, LiveCounts, Message, MessageId, Report, RunError,
+    HandlerError, Identity, InboxState, LiveCounts, Message, MessageId, Report, RunError, Sink,
 };
 use handstamp_testkit::Payload;
 use handstamp_testkit::fakes::{LogBroker, MemoryStore, MemoryTx};
@@ -83,6 +83,12 @@ impl Running {
         // One that has ended already does not hear it.
         let _ = self.stop.send(());
         self.run.await.unwrap()
+    }
+
+    /// Ends it in the middle, as a kill would.
+    pub async fn kill(self) {
+        self.run.abort();
+        assert!(self.run.await.is_err(), "it had ended");
     }
 
     /// What it counted until it was stopped.
@@ -165,6 +171,12 @@ impl World {
 
     pub fn start_batches(&self, options: ConsumerOptions, handler: impl BatchHandler<MemoryTx>) -> Running {
         run(self.building().batch_handler(handler).options(options))
+    }
+
+    /// With copies of its dead letters.
+    pub fn start_copying(&self, options: ConsumerOptions, sink: impl Sink, topic: &str) -> Running {
+        let applier = Applier(Arc::clone(&self.seen));
+        run(self.building().handler(applier).options(options).dead_letters_to(sink, topic))
     }
 
     fn building(&self) -> BuilderWithStore<MemoryStore> {
