@@ -263,6 +263,8 @@ faults! {
         StatusForgetsTaken,
         /// The youngest is said to be the oldest.
         StatusSaysTheYoungest,
+        /// A dead letter of another consumer is read back.
+        ReadsLettersOfOthers,
     }
 
     /// One fault of a fake store in what it does with start records.

@@ -21,11 +21,11 @@ use crate::check::{ensure, same};
 use crate::store_suite::{StoreHarness, Tx, name};
 use crate::{CaseFailure, CaseResult};
 use handstamp_core::parked::{Dedup, FailedAttempt, ParkedMessage, ParkingStore, Resumed, Taken};
-use handstamp_core::{ConsumerKey, ConsumerName, Store, StoreError, StoreErrorKind};
+use handstamp_core::{ConsumerKey, ConsumerName, LetterStore, Store, StoreError, StoreErrorKind};
 use std::time::Duration;
 
 /// One empty database, new for each case, of a store that parks.
-pub trait ParkingHarness: StoreHarness<Store: ParkingStore> {
+pub trait ParkingHarness: StoreHarness<Store: ParkingStore + LetterStore> {
     /// The committed history of a message, oldest first.
     fn attempts(
         &self,
@@ -81,6 +81,7 @@ macro_rules! __parking_cases {
             many_takers_keep_the_order_of_each_key
             the_status_counts_and_says_when
             the_status_counts_what_is_taken
+            a_dead_letter_is_read_back_by_its_key
         }
     };
 }

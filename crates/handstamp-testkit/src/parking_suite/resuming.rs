@@ -16,7 +16,10 @@ async fn inbox_is<H: ParkingHarness>(harness: &H, of: &str, expected: InboxState
 }
 
 /// The committed dead letter of an id.
-async fn dead_letter_of<H: ParkingHarness>(harness: &H, of: &str) -> Result<DeadLetter, CaseFailure> {
+pub(super) async fn dead_letter_of<H: ParkingHarness>(
+    harness: &H,
+    of: &str,
+) -> Result<DeadLetter, CaseFailure> {
     let wanted = Some(id(of)?);
     let kept = harness.dead_letters(&name("wallet")?).await;
     let found = kept.into_iter().find(|letter| letter.id == wanted);

@@ -1,12 +1,13 @@
 //! Consumers apart, and what is said of one.
 
-use super::given::{Given, behind, due, due_in, of_key};
+use super::given::{Given, behind, dead, due, due_in, of_key};
+use super::resuming::dead_letter_of;
 use super::{HOUR, ParkingHarness, resume, retry, sorted_ids_of, strings, take};
 use crate::CaseResult;
 use crate::check::{ensure, same};
 use crate::store_suite::{begin, id, name, register};
-use handstamp_core::Store;
 use handstamp_core::parked::{OrderKey, ParkedStatus, ParkingStore, Resumed};
+use handstamp_core::{LetterStore, Store};
 use std::time::Duration;
 
 pub(crate) async fn consumers_park_apart<H: ParkingHarness>(harness: &H) -> CaseResult {
@@ -68,4 +69,18 @@ pub(crate) async fn the_status_counts_what_is_taken<H: ParkingHarness>(harness: 
     same("rows and when the first is due", &(seen.count, seen.due_in), &(1, Some(Duration::ZERO)))?;
     retry(&given.store, &given.consumer, "a", Resumed::Applied).await?;
     same("without rows", &other.store.parked_status(&other.consumer).await?, &ParkedStatus::default())
+}
+
+pub(crate) async fn a_dead_letter_is_read_back_by_its_key<H: ParkingHarness>(harness: &H) -> CaseResult {
+    let given = Given::new(harness).await?;
+    let mail = register(&given.store, "mail").await?;
+    let keys = given.parked(&[due("a")?]).await?;
+    let other = due("b")?.letter.dedup();
+    let read = async |consumer, key| given.store.kept_letter(consumer, key).await;
+    same("while it is parked", &read(&given.consumer, &keys[0]).await?, &None)?;
+    retry(&given.store, &given.consumer, "a", dead(4, true)).await?;
+    let kept = read(&given.consumer, &keys[0]).await?;
+    same("once it is dead", &kept, &Some(dead_letter_of(harness, "a").await?))?;
+    same("another one", &read(&given.consumer, &other).await?, &None)?;
+    same("of another consumer", &read(&mail, &keys[0]).await?, &None)
 }
