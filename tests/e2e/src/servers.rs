@@ -189,42 +189,65 @@ pub struct Private {
 }
 
 impl Private {
-    /// Starts `postgres` or `kafka` beside the common one.
+    /// Starts `postgres`, `postgres-pair` or `kafka` beside the common one.
     pub fn start_new(kind: &str) -> Self {
         let server = Self { name: format!("{kind}@{}", unique("e2e")) };
-        server.services("up");
+        server.services(&["up"], "");
         server
     }
 
-    fn services(&self, verb: &str) -> String {
+    /// `member` is empty for all of them, or `:2` for the second.
+    fn services(&self, words: &[&str], member: &str) -> String {
+        let name = format!("{}{member}", self.name);
         let output =
-            Command::new(variable("HANDSTAMP_TEST_SERVICES")).args([verb, &self.name]).output().unwrap();
-        assert!(output.status.success(), "{verb} {}: {}", self.name, String::from_utf8_lossy(&output.stderr));
+            Command::new(variable("HANDSTAMP_TEST_SERVICES")).args(words).arg(&name).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{} {name}: {said}", words.join(" "));
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// Stops it in good order.
     pub fn stop(&self) {
-        self.services("stop");
+        self.services(&["stop"], "");
+    }
+
+    /// Ends a member as `pg_ctl stop -m immediate` does: no checkpoint, nobody is waited for.
+    pub fn stop_immediately(&self, member: u8) {
+        self.services(&["stop", "--immediate"], &format!(":{member}"));
     }
 
     /// SIGKILL.
     pub fn kill(&self) {
-        self.services("kill");
+        self.services(&["kill"], "");
+    }
+
+    /// SIGKILL to one member.
+    pub fn kill_member(&self, member: u8) {
+        self.services(&["kill"], &format!(":{member}"));
     }
 
     /// Starts it again with its data and its port.
     pub fn start(&self) {
-        self.services("start");
+        self.services(&["start"], "");
+    }
+
+    /// Starts one member again.
+    pub fn start_member(&self, member: u8) {
+        self.services(&["start"], &format!(":{member}"));
     }
 
     /// Its address, as `scripts/services env` prints it.
     pub fn address(&self) -> String {
-        let lines = self.services("env");
-        let prefix =
-            if self.name.starts_with("kafka") { "HANDSTAMP_TEST_KAFKA=" } else { "HANDSTAMP_TEST_POSTGRES=" };
+        let kafka = self.name.starts_with("kafka");
+        self.variable(if kafka { "HANDSTAMP_TEST_KAFKA" } else { "HANDSTAMP_TEST_POSTGRES" })
+    }
+
+    /// What `scripts/services env` says of it.
+    pub fn variable(&self, name: &str) -> String {
+        let lines = self.services(&["env"], "");
+        let prefix = format!("{name}=");
         let line =
-            lines.lines().find_map(|line| line.split_once(prefix)).unwrap_or_else(|| panic!("{lines}"));
+            lines.lines().find_map(|line| line.split_once(&prefix)).unwrap_or_else(|| panic!("{lines}"));
         line.1.trim_matches(['\'', '"']).to_owned()
     }
 }

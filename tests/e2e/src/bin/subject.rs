@@ -6,6 +6,7 @@
 //! fail do not), option.KEY (a setting of librdkafka), hang-ms (at SIGUSR1 the thread of the Kafka client
 //! polls nothing for so long), poison (the id of a message that ends the process) and poison-by=abort|overflow|loop|wait,
 //! poison-after-ms (so long it is in hand before), max-crashes,
+//! immediate (how many of the attempts are made in place), backoff-ms (the longest wait of a parked message),
 //! version and version-key (JSON pointers), inbox=0, idempotent=1.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "test harness")]
 
@@ -92,6 +93,11 @@ impl Arguments {
         options.policy.retry.immediate =
             u32::try_from(self.number("immediate", u64::from(attempts))).unwrap();
         options.policy.retry.max_attempts = attempts;
+        if let Some(ms) = self.0.get("backoff-ms") {
+            let backoff = &mut options.policy.retry.backoff;
+            backoff.cap = Duration::from_millis(ms.parse().unwrap());
+            backoff.base = backoff.cap;
+        }
         let max_crashes = u64::from(options.policy.retry.max_crashes);
         options.policy.retry.max_crashes = u32::try_from(self.number("max-crashes", max_crashes)).unwrap();
         let field = |key: &str| self.0.get(key).map(|text| Pointer::parse(text).unwrap());

@@ -4,6 +4,7 @@
 
 mod away;
 mod behaviours;
+mod due_rows;
 mod file_lock;
 mod full_disk;
 mod hot_accounts;
@@ -13,4 +14,5 @@ mod outages;
 mod poison;
 mod said;
 mod stops;
+mod twelve_outages;
 mod versions;
