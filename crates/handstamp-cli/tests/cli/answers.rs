@@ -15,14 +15,23 @@ pub(crate) type Sql = Box<dyn Fn(&Place, &str)>;
 pub(crate) struct Wallet {
     pub(crate) place: Place,
     pub(crate) file: &'static str,
-    tables: &'static str,
+    pub(crate) tables: &'static str,
     sql: Sql,
 }
 
 impl Wallet {
-    fn on_sqlite() -> Self {
+    pub(crate) fn on_sqlite() -> Self {
         let sql = Box::new(|place: &Place, sql: &str| crate::wallet::write(place, sql));
         Self { place: Place::wallet(), file: "file.toml", tables: "handstamp_", sql }
+    }
+
+    /// With what keeps its database, which goes with it.
+    #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
+    pub(crate) fn on_postgres() -> (Self, crate::server_refusals::Wallet) {
+        let crate::server_refusals::Parts { place, database, guard } =
+            crate::server_refusals::Wallet::new().into_parts();
+        let sql = Box::new(move |_: &Place, sql: &str| drop(crate::kafka_postgres::psql(&database, sql)));
+        (Self { place, file: "wallet.toml", tables: "handstamp.", sql }, guard)
     }
 
     /// The program with the pipeline's file put in for FILE.
@@ -47,10 +56,8 @@ pub(crate) fn on_each_store(test: impl Fn(&Wallet)) {
     test(&Wallet::on_sqlite());
     #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
     {
-        let crate::server_refusals::Parts { place, database, guard: _guard } =
-            crate::server_refusals::Wallet::new().into_parts();
-        let sql = Box::new(move |_: &Place, sql: &str| drop(crate::kafka_postgres::psql(&database, sql)));
-        test(&Wallet { place, file: "wallet.toml", tables: "handstamp.", sql });
+        let (wallet, _guard) = Wallet::on_postgres();
+        test(&wallet);
     }
 }
 

@@ -18,6 +18,8 @@ mod kafka_postgres;
 #[cfg(feature = "lab")]
 mod lab_demo;
 mod mistakes;
+#[cfg(all(feature = "file", feature = "kafka", feature = "postgres", feature = "sqlite"))]
+mod night;
 mod operators;
 mod outputs;
 mod parked;
