@@ -9,23 +9,19 @@
 )]
 
 mod retry;
+#[allow(dead_code, reason = "shared by test binaries, none of which needs all of it")]
+mod seeded;
 
 use handstamp_core::{ConsumerOptions, InboxState, Record, Sink, SinkError, StoreErrorKind};
 use handstamp_testkit::Payload;
 use handstamp_testkit::fakes::StorePoint;
 use retry::{World, dedup, options};
+use seeded::{Random, paused};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 
 const TOPIC: &str = "credits.dlq";
-
-fn paused(body: impl Future<Output = ()>) {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    LocalSet::new().block_on(&runtime, body);
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Mood {
@@ -42,6 +38,8 @@ struct Asked {
     id: String,
     state: Option<InboxState>,
     settled: Option<i64>,
+    /// Transactions begun and committed.
+    transactions: (u64, u64),
 }
 
 /// A sink that looks at the store and the broker while it is asked.
@@ -95,7 +93,8 @@ impl Sink for Desk {
             let id = header(record, "handstamp-id").unwrap_or_default();
             let state = if id.is_empty() { None } else { self.world.state(&id) };
             let settled = self.world.broker.committed("group", 0);
-            self.asked.lock().unwrap().push(Asked { id, state, settled });
+            let transactions = self.world.store.transactions();
+            self.asked.lock().unwrap().push(Asked { id, state, settled, transactions });
         }
         // A broker takes its time.
         sleep(Duration::from_millis(5)).await;
@@ -218,6 +217,20 @@ fn while_the_sink_is_away_the_lane_waits_and_nothing_is_charged() {
 }
 
 #[test]
+fn a_sink_that_never_answers_is_asked_again() {
+    paused(async {
+        let world = with_one_dead();
+        let desk = Desk::new(&world, Mood::Hangs);
+        let run = world.start_copying(options(1), desk.clone(), TOPIC);
+        desk.until_asked().await;
+        desk.is_now(Mood::Takes);
+        run.until(|counts| counts.settled() == 3 && counts.dead_letter_copies == 1).await;
+        run.counts().await;
+        assert_eq!((desk.asked().len(), world.broker.committed("group", 0)), (2, Some(3)));
+    });
+}
+
+#[test]
 fn a_stop_does_not_wait_for_a_sink_that_is_away_and_the_copy_follows() {
     for mood in [Mood::Away, Mood::Hangs] {
         paused(async {
@@ -295,6 +308,25 @@ fn a_reused_id_and_a_message_without_one_are_copied_too() {
 }
 
 #[test]
+fn nothing_is_open_while_a_copy_is_made() {
+    paused(async {
+        let world = World::new();
+        world.store.set_latency(Duration::ZERO);
+        // The first turn shows that the lane is quick; those behind it are of several batches.
+        world.publish(0, None, &["a1", "a2", "a3", "a4", "a5"]);
+        world.broker.publish(0, Payload::value("bare")).unwrap();
+        world.publish(0, None, &["a7", "a8", "a9", "a10"]);
+        let desk = Desk::new(&world, Mood::Takes);
+        let twos = ConsumerOptions { batch_max: 2, ..options(1) };
+        let run = world.start_copying(twos, desk.clone(), TOPIC);
+        run.until(|counts| counts.settled() == 10).await;
+        assert_eq!(run.counts().await.commits, 5);
+        let (begun, committed) = desk.asked()[0].transactions;
+        assert_eq!(begun, committed, "the next one was opened with the commit");
+    });
+}
+
+#[test]
 fn a_parked_message_is_dead_only_behind_its_copy() {
     paused(async {
         let world = with_one_dead();
@@ -349,4 +381,69 @@ fn a_commit_without_an_answer_is_copied_once_it_is_known_to_be_durable() {
         assert_eq!((counts.dead_lettered, counts.dead_letter_copies, counts.duplicate), (1, 1, 0));
         assert_eq!(world.broker.committed("group", 0), Some(3));
     });
+}
+
+/// Processes that are killed or stopped, rebalances, a store and a sink that go away, in any order.
+#[test]
+fn whatever_happens_every_dead_letter_has_a_copy_in_the_end() {
+    let (mut dead, mut copies, mut ends) = (0, 0, 0);
+    for seed in 0..60 {
+        paused(async {
+            let mut random = Random(seed);
+            let world = World::new();
+            for number in 0..60 {
+                let id = format!("m{number}");
+                if random.below(10) < 3 {
+                    world.fails(&id, 1_000);
+                }
+                world.publish(number % 2, None, &[&id]);
+            }
+            let desk = Desk::new(&world, Mood::Takes);
+            let some = || ConsumerOptions { batch_max: 7, ..options(if seed % 2 == 0 { 1 } else { 3 }) };
+            let mut run = world.start_copying(some(), desk.clone(), TOPIC);
+            for _ in 0..25 {
+                sleep(random.millis(400)).await;
+                match random.below(8) {
+                    0 => desk.is_now(Mood::Away),
+                    1 => desk.is_now(Mood::Hangs),
+                    2 | 3 => desk.is_now(Mood::Takes),
+                    4 => world.broker.rebalance("group"),
+                    5 => {
+                        let points = [StorePoint::Commit, StorePoint::CommitThenLost, StorePoint::KeptLetter];
+                        let point = random.one_of(&points);
+                        world.store.fail_next(point, StoreErrorKind::Unavailable);
+                    }
+                    end => {
+                        ends += 1;
+                        if end == 6 {
+                            run.kill().await
+                        } else {
+                            let _ = run.counts().await;
+                        }
+                        run = world.start_copying(some(), desk.clone(), TOPIC);
+                    }
+                }
+            }
+            desk.is_now(Mood::Takes);
+            world.store.clear_faults();
+            run.until(|_| (0..2).all(|lane| world.broker.settled_count("group", lane) == 30)).await;
+            for _ in 0..10_000 {
+                if world.parked().is_empty() {
+                    break;
+                }
+                sleep(Duration::from_millis(100)).await;
+            }
+            run.counts().await;
+            assert!(world.parked().is_empty(), "{seed}: {:?}", world.parked_ids());
+            let taken = desk.taken();
+            let copied: Vec<_> = taken.iter().filter_map(|copy| header(copy, "handstamp-id")).collect();
+            for letter in world.dead() {
+                let id = letter.id.unwrap().to_string();
+                assert!(copied.contains(&id), "{seed}: {id} is dead and was not copied");
+                dead += 1;
+            }
+            copies += copied.len();
+        });
+    }
+    assert!(dead > 500 && copies > dead && ends > 100, "{dead} dead, {copies} copies, {ends} ends");
 }

@@ -29,8 +29,11 @@ use futures_util::future::{BoxFuture, FutureExt};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout};
 
-/// How long what is on its way is waited for once nothing more is to begin.
+/// How long an answer is waited for; the transaction of a parked message is open meanwhile.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// The same once nothing more is to begin.
 const GRACE: Duration = Duration::from_secs(2);
 /// Between two lines about a sink that is away.
 const SAY_EVERY: Duration = Duration::from_secs(10);
@@ -210,6 +213,20 @@ impl<S: StartStore> Shared<S> {
         }
     }
 
+    /// Publishes, for so long; `None`: the lane is left meanwhile. Who does not answer has no answers.
+    async fn ask(&self, lane: Lane, to: &CopyTo, records: &[Record]) -> Option<Vec<Result<(), SinkError>>> {
+        let in_time = async {
+            self.left(lane).await;
+            sleep(GRACE).await;
+        };
+        tokio::select! {
+            biased;
+            answers = timeout(ANSWER_WITHIN, to.sink.publish(records)) => Some(answers.unwrap_or_default()),
+            () = self.cancelled(lane) => None,
+            () = in_time => None,
+        }
+    }
+
     /// Publishes once. What the sink refuses for good is said, counted and not tried again: the dead letter is kept.
     async fn publish_copies(&self, lane: Lane, letters: &[&DeadLetter]) -> Tried {
         let Some(to) = self.copies.to.as_ref().filter(|_| !letters.is_empty()) else {
@@ -220,22 +237,13 @@ impl<S: StartStore> Shared<S> {
         let copies = letters.iter().filter(|letter| !returns(letter));
         let records: Vec<Record> =
             copies.map(|letter| copy_of(letter, self.consumer.name.as_str(), &to.topic)).collect();
-        let in_time = async {
-            self.left(lane).await;
-            tokio::time::sleep(GRACE).await;
-        };
-        let answers = tokio::select! {
-            biased;
-            answers = to.sink.publish(&records) => answers,
-            () = self.cancelled(lane) => return Tried::Left,
-            () = in_time => return Tried::Left,
-        };
+        let Some(answers) = self.ask(lane, to, &records).await else { return Tried::Left };
         let mut answers = answers.into_iter();
         let mut counts = Counts::default();
         let mut waits = false;
         let mut answered = Vec::with_capacity(letters.len());
         for letter in letters {
-            let unanswered = || Err(SinkError::new(true, "the sink did not answer for every record"));
+            let unanswered = || Err(SinkError::new(true, "it was not answered in time"));
             let answer = match returns(letter) {
                 true => {
                     Err(SinkError::new(false, "it was read from where copies go: a copy would come back"))
