@@ -191,7 +191,7 @@ pub(crate) fn results_dir() -> PathBuf {
 pub(crate) fn run(mut program: Program, options: &Options) -> Res<()> {
     say(&format!("{}: {}", program.name, program.title));
     if let Some(only) = &options.only {
-        program.sides.retain(|side| side.label == *only);
+        program.sides.retain(|side| only.split(',').any(|label| side.label == label));
     }
     if !options.quick {
         for side in &mut program.sides {

@@ -42,7 +42,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: handstamp-benches NAME|all [--pairs N] [--quick] [--messages N] [--only SIDE] [--out DIR]
+    "usage: handstamp-benches NAME|all [--pairs N] [--quick] [--messages N] [--only SIDE,…] [--out DIR]
        handstamp-benches report [--check]
 --quick takes few messages and one pair. Without --quick, --messages and --only the raw results go to
 benches/results, otherwise only to --out.

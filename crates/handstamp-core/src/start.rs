@@ -113,10 +113,11 @@ pub trait StartStore: ParkingStore + VersionStore + LetterStore {
         start: &Start,
     ) -> impl Future<Output = Result<Begun<Self::Tx>, StoreError>> + Send;
 
-    /// As [`commit_and_begin`](crate::Store::commit_and_begin), with a start record between both.
+    /// As [`commit_and_begin`](crate::Store::commit_and_begin), with a start record between both, or as part of what is
+    /// committed. A store that opens nothing need not record it: the next begin does.
     ///
     /// # Errors
-    /// As `commit_and_begin`.
+    /// As `commit_and_begin`, and where the start cannot be recorded; nothing is open then.
     fn commit_start_and_begin(
         &self,
         tx: Self::Tx,

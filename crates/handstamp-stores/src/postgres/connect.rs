@@ -53,6 +53,8 @@ pub(crate) struct Prepared {
     pub(crate) commit: Statement,
     /// The start record, in front of BEGIN.
     pub(crate) start: Statement,
+    /// The same inside of a transaction, in front of COMMIT.
+    pub(crate) start_next: Statement,
 }
 
 /// One connection.
@@ -198,8 +200,9 @@ impl Slots {
         let guard = self.options.schema.render(include_str!("sql/guard.sql"), GUARD);
         let open = format!("SELECT {}", open_sql(&self.options, "$1::int8", "$2::bool"));
         let start = self.options.schema.render(include_str!("sql/start.sql"), "true");
-        let start = format!("{ITS_OWN}{start}");
-        let own = [BEGIN.into(), open, guard, COMMIT.into(), self.claim.many_known.clone(), start];
+        let first = format!("{ITS_OWN}{start}");
+        let known_first = self.claim.many_known.clone();
+        let own = [BEGIN.into(), open, guard, COMMIT.into(), known_first, first, start];
         let own = in_order(own.iter().map(|sql| client.prepare(sql)).collect());
         // A server that takes no such setting keeps its own.
         let flight = join(join5(version, one, many, known, own), client.batch_execute(KEEPALIVES));
@@ -209,8 +212,8 @@ impl Slots {
         migrate::check_version(version?, &self.options.schema)?;
         let failed = |e| migrate::prepare_error(&self.options.schema, e);
         let own: Vec<Statement> = own.into_iter().collect::<Result<_, _>>().map_err(failed)?;
-        let [begin, open, guard, commit, claim_known, start] =
-            <[Statement; 6]>::try_from(own).map_err(|_| {
+        let [begin, open, guard, commit, claim_known, start, start_next] = <[Statement; 7]>::try_from(own)
+            .map_err(|_| {
                 let message = "Postgres did not answer every statement to prepare";
                 StoreError::new(StoreErrorKind::Unavailable, message)
             })?;
@@ -233,6 +236,7 @@ impl Slots {
                 guard,
                 commit,
                 start,
+                start_next,
             },
             effects: Mutex::new(HashMap::new()),
             parked: OnceLock::new(),

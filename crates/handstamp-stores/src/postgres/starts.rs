@@ -1,11 +1,13 @@
 //! Start records: what is about to be handed to a handler, what the dead left behind, and whom it is counted for.
 //!
 //! Authoritative: the tables `starts` and `parked_starts`, which survive this process and not the server, and
-//! `crashes`, which survives both. A start record is a transaction of its own: that of a lane in front of BEGIN in the
-//! same write, with its own Sync; that of parked messages on a second connection, while the first holds their locks.
+//! `crashes`, which survives both. The start record of a lane is a transaction of its own in front of BEGIN in the
+//! same write, with its own Sync; behind another transaction of the lane it is part of that one's commit, in front of
+//! COMMIT. That of parked messages is written on a second connection, while the first holds their locks.
 //!
 //! ```text
 //!  a lane           start ─ Sync ─► BEGIN, claim ─ Sync ─► …        committed before the claim is answered
+//!                   … ─► guard, start, COMMIT ─ Sync ─► BEGIN, claim ─ Sync ─► …
 //!  parked messages  BEGIN, lock rows ─► other connection: orphans among them, crashes, start ─► answered
 //! ```
 //!
@@ -116,7 +118,7 @@ pub(super) async fn start_and_claim(
     start: Option<&StartRow>,
 ) -> Result<Vec<Row>, StoreError> {
     let Some(start) = start else { return begin_and_claim(slot, batch, parameters, opening).await };
-    let mut started = pin!(maybe_done(record_start(slot, start)));
+    let mut started = pin!(maybe_done(record_start(slot, &slot.prepared.start, start)));
     let _ = poll_fn(|context| Poll::Ready(started.as_mut().poll(context))).await;
     CrashPoint::AfterStart.reached_when_sent().await;
     let opened = begin_and_claim(slot, batch, parameters, opening);
@@ -125,8 +127,12 @@ pub(super) async fn start_and_claim(
     started.take_output().unwrap_or_else(|| Err(no_answer_to_claim())).map(|()| rows)
 }
 
-/// Sends the statement in front of BEGIN by the first poll.
-async fn record_start(slot: &Slot, start: &StartRow) -> Result<(), StoreError> {
+/// Sends the start record by the first poll.
+pub(super) async fn record_start(
+    slot: &Slot,
+    statement: &Statement,
+    start: &StartRow,
+) -> Result<(), StoreError> {
     let (owner, dedup) = (start.owner.as_slice(), start.alone_dedup.as_ref().map(<[u8; 16]>::as_slice));
     let values: [Value<'_>; 9] = [
         &start.consumer,
@@ -139,7 +145,7 @@ async fn record_start(slot: &Slot, start: &StartRow) -> Result<(), StoreError> {
         &start.alone,
         &dedup,
     ];
-    let started = slot.client().execute(&slot.prepared.start, &values).await;
+    let started = slot.client().execute(statement, &values).await;
     started.map(drop).map_err(|e| failed(RECORDING, e))
 }
 
@@ -201,7 +207,7 @@ impl PostgresStore {
         let lane: Arc<str> = "".into();
         let (first, last, alone) = (0, 0, letter.id.clone());
         let start = Start { by: by(Owner::random()), lane: lane.clone(), first, last, count: 1, alone };
-        record_start(slot, &StartRow::new(consumer, &start)).await?;
+        record_start(slot, &slot.prepared.start, &StartRow::new(consumer, &start)).await?;
         let statements = self.starting(slot).await?;
         let (client, id, owner) = (slot.client(), &consumer.id, start.by.owner.0.as_slice());
         let (lanes, dedups) = (vec![""], vec![[0_u8; 16].as_slice()]);

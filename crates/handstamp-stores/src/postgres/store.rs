@@ -26,8 +26,8 @@ use super::effect::EffectFailure;
 use super::failure;
 use super::inbox::{self, Batch, ClaimSql, ConsumerParameters, Opening};
 use super::migrate::{MigrateOptions, Migrated, migrate_with};
-use super::starts::{StartRow, start_and_claim};
-use futures_util::future::{join, maybe_done};
+use super::starts::{StartRow, record_start, start_and_claim};
+use futures_util::future::{join, join3, maybe_done};
 use handstamp_core::{
     Begun, ClaimRequest, ConsumerKey, ConsumerName, CrashPoint, DeadLetter, Fault, Fingerprint, Recorded,
     Store, StoreCapabilities, StoreError, StoreErrorKind,
@@ -262,8 +262,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Guard and COMMIT, and behind them in the same write, with a Sync of its own, the next BEGIN and claim; the
-    /// start record, with its own, between both.
+    /// Guard and COMMIT, and behind them in the same write, with a Sync of its own, the next BEGIN and claim. The
+    /// start record of the next is part of what is committed: it costs no transaction, and is there as soon as the
+    /// next may be, and not without the commit.
     async fn commit_and_open(
         &self,
         slot: &Slot,
@@ -277,9 +278,9 @@ impl Shared {
         let rows = {
             let options = &self.slots.options;
             let _flight = slot.coalesce();
-            let committed = CrashPoint::CommitSent.between_sending_and_answer(guard_and_commit(slot));
+            let committed = CrashPoint::CommitSent.between_sending_and_answer(guard_and_commit(slot, start));
             let mut committed = pin!(maybe_done(committed));
-            let mut opened = pin!(maybe_done(start_and_claim(slot, batch, &parameters, &opening, start)));
+            let mut opened = pin!(maybe_done(begin_and_claim(slot, batch, &parameters, &opening)));
             // The first poll of each sends it.
             poll_fn(|context| {
                 let _ = committed.as_mut().poll(context);
@@ -524,16 +525,24 @@ pub(super) async fn begin_and_claim(
 /// Sends the guard and COMMIT in one flight.
 async fn commit_guarded(slot: &Slot) -> Result<(), StoreError> {
     let _flight = slot.coalesce();
-    guard_and_commit(slot).await
+    guard_and_commit(slot, None).await
 }
 
-/// Both are sent by the first poll. A guard that fails leaves no transaction that could commit: COMMIT is then
-/// skipped, rolls back, or finds nothing open.
-async fn guard_and_commit(slot: &Slot) -> Result<(), StoreError> {
+/// The guard, the start record of what follows, where there is one, and COMMIT, all sent by the first poll. A guard or
+/// a record that fails leaves no transaction that could commit: COMMIT is then skipped, rolls back, or finds nothing
+/// open.
+async fn guard_and_commit(slot: &Slot, next: Option<&StartRow>) -> Result<(), StoreError> {
     let (client, prepared) = (slot.client(), &slot.prepared);
-    let (guard, committed) =
-        join(client.query(&prepared.guard, &[]), client.execute(&prepared.commit, &[])).await;
+    let started = async {
+        match next {
+            Some(start) => record_start(slot, &prepared.start_next, start).await,
+            None => Ok(()),
+        }
+    };
+    let (guard, started, committed) =
+        join3(client.query(&prepared.guard, &[]), started, client.execute(&prepared.commit, &[])).await;
     guard.map_err(guard_error)?;
+    started?;
     committed.map(drop).map_err(unknown)
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Authoritative: the tables `handstamp_starts`, `handstamp_parked_starts` and `handstamp_crashes`, under the file's
 //! write lock. A start is a transaction of its own right before the one that it announces, on the same connection,
-//! and does not wait for the disk ([`Held::write_unwaited`]).
+//! and does not wait for the disk ([`Held::write_unwaited`]); behind another transaction of its lane it is part of that
+//! one's commit.
 //!
 //! ```text
 //!  start ─ COMMIT ─┬─ BEGIN IMMEDIATE ─► claim … ─► COMMIT
@@ -29,6 +30,7 @@ use rusqlite::{Connection, Row, ToSql, params};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 const START: &str = include_str!("sql/start.sql");
 const END: &str = include_str!("sql/start_end.sql");
@@ -68,6 +70,31 @@ impl StartStore for SqliteStore {
         CrashPoint::AfterStart.reached();
         // A future that is dropped holds no open transaction: nothing waits behind the lock.
         claimed(held.lock().await?, consumer, ids)
+    }
+
+    /// The start is part of what is committed: no transaction of its own.
+    async fn commit_start_and_begin(
+        &self,
+        tx: Tx,
+        consumer: &ConsumerKey,
+        ids: &[ClaimRequest],
+        start: &Start,
+        durable: oneshot::Sender<()>,
+    ) -> Result<Option<(Tx, Vec<Claim>)>, StoreError> {
+        if let Err(error) = tx.own(|| (), |connection, _| start_lane(connection, consumer, start)) {
+            self.rollback(tx).await?;
+            return Err(error);
+        }
+        self.commit(tx).await?;
+        // Nobody may wait for it any more.
+        let _ = durable.send(());
+        match self.begin(consumer, ids).await {
+            Ok(begun) => Ok(Some(begun)),
+            Err(error) => {
+                tracing::debug!(target: "handstamp", %error, "committed; the next transaction was not opened with it");
+                Ok(None)
+            }
+        }
     }
 
     async fn take_over(
