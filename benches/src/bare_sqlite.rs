@@ -43,7 +43,9 @@ pub(crate) fn program(options: &Options) -> Program {
             ("messages", count.to_string()),
         ],
         sides: vec![
-            Side::new("ours", move || run(count, |folder, marks| ours::run_sqlite(folder, BATCH_MAX, true, marks))),
+            Side::new("ours", move || {
+                run(count, |folder, marks| ours::run_sqlite(folder, BATCH_MAX, true, marks))
+            }),
             Side::new("bare", move || run(count, bare)),
         ],
         figures: vec![Figure::ratio(

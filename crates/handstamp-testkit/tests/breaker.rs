@@ -55,10 +55,12 @@ struct Seen {
     most_active: usize,
 }
 
+type Rule = Box<dyn Fn(&str) -> Call + Send>;
+
 /// Calls a dependency for each message; the rule says what comes of that.
 #[derive(Clone)]
 struct Needs {
-    rule: Arc<Mutex<Box<dyn Fn(&str) -> Call + Send>>>,
+    rule: Arc<Mutex<Rule>>,
     seen: Arc<Mutex<Seen>>,
 }
 

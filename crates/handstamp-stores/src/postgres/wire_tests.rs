@@ -201,7 +201,10 @@ async fn the_sync_behind_a_start_record_stays() {
     // In front of BEGIN and the claim; the claim fails, the start record does not.
     assert_eq!(run(&mut stream, &mut far, &["s8", "s5", "s4"]).await, "BESBEBES");
     far.write_all(&[frames("2CZ2C"), error("ERROR"), frames("Z")].concat()).await.unwrap();
-    assert_eq!(read(&mut stream, [frames("2CZ2CZ"), error("ERROR"), frames("Z")].concat().len()).await, "2CZ2CZEZ");
+    assert_eq!(
+        read(&mut stream, [frames("2CZ2CZ"), error("ERROR"), frames("Z")].concat().len()).await,
+        "2CZ2CZEZ"
+    );
     // Behind guard and COMMIT. A start record that fails is answered by the server, and the claim runs.
     assert_eq!(run(&mut stream, &mut far, &["s6", "s7", "s8", "s5", "s4"]).await, "BEBESBESBEBES");
     far.write_all(&[frames("2C2CZ"), error("ERROR"), frames("Z2C2CZ")].concat()).await.unwrap();
