@@ -546,3 +546,32 @@ async fn a_message_takes_its_crashes_along_when_it_is_parked() {
     assert_eq!((durable.parked.len(), durable.starts.crashes.len()), (2, 2));
     assert!(durable.starts.lanes.is_empty());
 }
+
+/// Somebody else holds its id; a process that seems to hang is ended again and again.
+#[tokio::test(start_paused = true)]
+async fn who_dies_while_a_claim_waits_charges_nobody() {
+    for batch_max in [1, 100] {
+        let mut world = World::new(3, &[]);
+        world.store.0.lock().unwrap().claims_wait = Duration::from_secs(20);
+        for _ in 0..5 {
+            let run = world.process(options(batch_max), false);
+            assert!(tokio::time::timeout(Duration::from_secs(3), run).await.is_err(), "it waits");
+            let durable = world.store.0.lock().unwrap();
+            assert!(durable.starts.lanes.is_empty(), "{:?}", durable.starts.lanes);
+        }
+        // One that is granted late is handled behind a record of its own.
+        world.poison.insert("m0".to_owned());
+        let store = world.store.clone();
+        let granted = async {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            store.0.lock().unwrap().claims_wait = Duration::ZERO;
+        };
+        let (ended, ()) = tokio::join!(world.process(options(batch_max), false), granted);
+        assert!(matches!(ended, Ended::Died));
+        assert_eq!(world.store.0.lock().unwrap().starts.lanes.len(), 1);
+        world.poison.clear();
+        world.deaths = 0;
+        world.live(batch_max).await;
+        world.assert_over();
+    }
+}

@@ -273,7 +273,7 @@ async fn a_claim_that_waits_for_ever_ends_with_its_lane() {
             .store(store.clone())
             .handler_fn(good)
             .options(options)
-            .run_local(tokio::time::sleep(Duration::from_secs(1)));
+            .run_local(tokio::time::sleep(Duration::from_millis(500)));
         let ended = tokio::time::timeout(Duration::from_secs(60), run).await;
         let ended = ended.expect("it ends");
         // Nobody wants the claim behind a commit any more; the first in a turn has until shutdown_timeout.

@@ -162,7 +162,12 @@ impl Backend for Postgres {
             Ok(unfit) => findings.fail_effects(unfit),
             Err(error) => {
                 let said = matches!(error.kind, StoreErrorKind::NotMigrated | StoreErrorKind::Unavailable);
-                findings.fail_error(&error.into(), "correct the effect or the tables");
+                let todo = match error.kind {
+                    StoreErrorKind::NotMigrated => "run `handstamp migrate` with this file",
+                    StoreErrorKind::Unavailable => "is the server running, and is `url` right?",
+                    _ => "correct the effect or the tables",
+                };
+                findings.fail_error(&error.into(), todo);
                 if said {
                     return NameInStore::NotAsked;
                 }

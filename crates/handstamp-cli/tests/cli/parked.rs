@@ -181,6 +181,10 @@ fn the_audit_is_found_by_id_action_and_time_and_says_when_there_is_more() {
         wallet.place.write("credits.jsonl", &lines);
         wallet.json(&["run", "FILE", "--migrate", "--json"]);
         wallet.json(&["dlq", "discard", "FILE", "--id", "m7", "--why", "x", "--json"]);
+        let given_up = wallet.run("off", &["dlq", "redrive", "FILE", "--id", "m7"]).exits(5);
+        assert!(given_up.stderr.contains("it is discarded"), "{}", given_up.stderr);
+        let before = wallet.run("off", &["dlq", "discard", "FILE", "--id", "m7", "--why", "x"]).exits(0);
+        assert!(before.stdout.contains("before"), "{}", before.stdout);
         wallet.json(&["dlq", "redrive", "FILE", "--all", "--json"]);
         let audit = |words: &[&str]| wallet.json(&[&["dlq", "audit", "FILE", "--json"], words].concat());
         let count = |object: &Value| object["audit"].as_array().unwrap().len();

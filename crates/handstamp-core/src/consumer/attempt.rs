@@ -20,7 +20,11 @@ use crate::start::StartStore;
 use crate::store::{Begun, ClaimRequest, FailureClass, Reason, Store, StoreError, StoreErrorKind};
 use std::error::Error;
 use std::pin::pin;
+use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// A claim that is not answered after this time waits for a lock.
+const CLAIM_WAITS: Duration = Duration::from_secs(1);
 
 /// What is open for a chunk.
 pub(crate) type Opened<S> = Begun<<S as Store>::Tx>;
@@ -159,12 +163,31 @@ impl<S: StartStore> Shared<S> {
         Ok((tx, plans))
     }
 
-    /// Begins, behind a start record where a handler may run.
+    /// Begins, behind a start record where a handler may run. While a claim waits for another transaction nothing is
+    /// handled, and whoever ends a process that seems to hang does not show that a message kills: the record is ended
+    /// then, and once the claim is answered begun with anew.
     async fn begin(&self, chunk: &[Item], requests: &[ClaimRequest]) -> Result<Opened<S>, StoreError> {
-        match self.starts.of_chunk(chunk) {
-            Some(start) => self.store.start_and_begin(&self.consumer, requests, &start).await,
-            None => self.store.begin(&self.consumer, requests).await,
+        while let Some(start) = self.starts.of_chunk(chunk) {
+            let mut begun = pin!(self.store.start_and_begin(&self.consumer, requests, &start));
+            let waits = async {
+                tokio::time::sleep(CLAIM_WAITS).await;
+                self.end_start(chunk[0].lane).await;
+            };
+            tokio::select! {
+                biased;
+                begun = &mut begun => return begun,
+                () = waits => {}
+            }
+            tracing::info!(
+                target: "handstamp",
+                messages = chunk.len(),
+                "a claim waits for another transaction, nothing is charged: {}",
+                chunk[0].shown()
+            );
+            let (tx, _) = begun.await?;
+            self.roll_back(tx).await;
         }
+        self.store.begin(&self.consumer, requests).await
     }
 
     /// Commits, and begins as `begin` does in the same flight.
@@ -234,6 +257,8 @@ impl<S: StartStore> Shared<S> {
                     ended = ended => Ok(ended.unwrap_or_default()),
                     // Nobody wants it any more, and it may wait for another process.
                     () = self.left(lane) => Ok(None),
+                    // It does wait: what is to be done then is done where it is begun with alone.
+                    () = tokio::time::sleep(CLAIM_WAITS) => Ok(None),
                 }
             }
             ended = &mut ended => {

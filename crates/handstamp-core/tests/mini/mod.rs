@@ -39,6 +39,8 @@ pub struct Durable {
     pub parked: Vec<Parked>,
     pub starts: Starts,
     pub begins: VecDeque<Next>,
+    /// Somebody else holds what is claimed for so long.
+    pub claims_wait: Duration,
     pub commits: VecDeque<Next>,
     pub transactions: usize,
     /// Of them, opened together with a commit.
@@ -104,6 +106,10 @@ impl Store for MiniStore {
         let next = self.0.lock().unwrap().begins.pop_front();
         if next == Some(Next::Hang) {
             std::future::pending::<()>().await;
+        }
+        let waits = self.0.lock().unwrap().claims_wait;
+        if !waits.is_zero() {
+            tokio::time::sleep(waits).await;
         }
         let mut durable = self.0.lock().unwrap();
         durable.transactions += 1;

@@ -171,9 +171,32 @@ fn narrow(groups: &[Group]) -> String {
     for (line, group) in lines.zip(groups) {
         let below = format!("{:4}{}  ", "", group.example);
         let room = WIDTH.saturating_sub(below.chars().count() + 1);
-        out.push_str(&format!("{line}\n{below}{}\n", text::cut(&group.alike.shape, room)));
+        out.push_str(&format!("{line}\n{below}{}\n", text::cut(&cause(&group.alike.shape), room)));
     }
     out
+}
+
+/// The reason without the statement that an effect's number already names: what went wrong comes first.
+fn cause(shape: &str) -> String {
+    let numbered = |head: &str| head.strip_prefix("effect ").is_some_and(|n| n.parse::<u32>().is_ok());
+    let Some((head, rest)) = shape.split_once(" (").filter(|(head, _)| numbered(head)) else {
+        return shape.to_owned();
+    };
+    // A long statement is cut, with its parentheses.
+    let end = match rest.find("…)") {
+        Some(at) => Some(at + "…)".len()),
+        None => closing(rest),
+    };
+    end.map_or_else(|| shape.to_owned(), |end| format!("{head}{}", &rest[end..]))
+}
+
+/// Behind the parenthesis that ends what stands within one.
+fn closing(within: &str) -> Option<usize> {
+    let mut open = 1;
+    within.char_indices().find_map(|(at, c)| {
+        open += i32::from(c == '(') - i32::from(c == ')');
+        (open == 0).then_some(at + 1)
+    })
 }
 
 /// Lists what operators did.
@@ -215,6 +238,20 @@ pub(super) fn audit(args: &DlqAuditArgs) -> Result<Exit, CliError> {
 mod tests {
     use super::*;
     use crate::dlq::groups::tests::letter;
+
+    #[test]
+    fn a_group_shows_its_cause_and_not_the_statement() {
+        for (shape, shown) in [
+            ("effect 2 (INSERT INTO l (a, b) V…): violates fore…", "effect 2: violates fore…"),
+            ("effect 1 (UPDATE a SET b = max(b, 1)): no", "effect 1: no"),
+            ("effect 1 (UPDATE a) touched # rows", "effect 1 touched # rows"),
+            ("effect 1 (UPDATE a SET (b", "effect 1 (UPDATE a SET (b"),
+            ("effect none (a): b", "effect none (a): b"),
+            ("the handler (mine): no", "the handler (mine): no"),
+        ] {
+            assert_eq!(cause(shape), shown);
+        }
+    }
 
     #[test]
     fn groups_fit_a_terminal_with_their_example_and_wide_ones_say_all() {
