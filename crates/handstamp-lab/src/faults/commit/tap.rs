@@ -55,6 +55,9 @@ pub struct Struck {
 #[derive(Debug, Default)]
 pub(super) struct Aim {
     to_come: VecDeque<Target>,
+    /// Which connection has which target, the oldest first.
+    held: Vec<(u64, Target)>,
+    connections: u64,
     /// Faults in the order dealt.
     pub(super) struck: Vec<Struck>,
     /// The longest parts seen in transactions that ran to their end.
@@ -69,6 +72,36 @@ impl SharedAim {
     pub(super) fn at(targets: impl IntoIterator<Item = Target>) -> Self {
         let aim = Aim { to_come: targets.into_iter().collect(), ..Aim::default() };
         Self(Arc::new(Mutex::new(aim)))
+    }
+
+    fn connection(&self) -> u64 {
+        let mut aim = self.lock();
+        aim.connections += 1;
+        aim.connections
+    }
+
+    /// The next target, for a connection that is in its transaction `begun`. At the end that of another connection,
+    /// which may be idle from then on and would keep it for ever; it then lies in this transaction.
+    fn take(&self, connection: u64, begun: u32) -> Option<Target> {
+        let mut aim = self.lock();
+        let target = match aim.to_come.pop_front() {
+            Some(target) => target,
+            None if aim.held.is_empty() => return None,
+            None => Target { transaction: begun, ..aim.held.remove(0).1 },
+        };
+        aim.held.push((connection, target));
+        Some(target)
+    }
+
+    /// Takes the target away from a connection, if it still has it.
+    fn take_back(&self, connection: u64) -> Option<Target> {
+        let mut aim = self.lock();
+        let at = aim.held.iter().position(|(holder, _)| *holder == connection)?;
+        Some(aim.held.remove(at).1)
+    }
+
+    fn holds(&self, connection: u64) -> bool {
+        self.lock().held.iter().any(|(holder, _)| *holder == connection)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Aim> {
@@ -100,6 +133,7 @@ struct Transaction {
 
 struct Watch {
     aim: SharedAim,
+    connection: u64,
     port: u16,
     backend: i32,
     up: Frames,
@@ -119,6 +153,7 @@ struct Watch {
 impl Watch {
     fn new(aim: SharedAim, port: u16) -> Self {
         Self {
+            connection: aim.connection(),
             aim,
             port,
             backend: 0,
@@ -152,7 +187,9 @@ impl Watch {
             }
         }
         match self.target {
-            Some(target) if target.way == way => self.strike(target, before, after),
+            Some(target) if target.way == way && self.aim.holds(self.connection) => {
+                self.strike(target, before, after)
+            }
             _ => Verdict::Pass,
         }
     }
@@ -166,6 +203,7 @@ impl Watch {
         let Some(at) = self.strike_at.filter(|at| *at <= after) else { return Verdict::Pass };
         let pass = usize::try_from(at.saturating_sub(before)).unwrap_or(0);
         self.target = None;
+        self.aim.take_back(self.connection);
         let acting = self.current.acting || self.owing.is_some_and(|(_, acting)| acting);
         let (port, backend, acted) = (self.port, self.backend, self.acted);
         self.aim.lock().struck.push(Struck { target, port, backend, acted, acting });
@@ -230,8 +268,11 @@ impl Watch {
         let Transaction { acting, answered, exchange, .. } = self.current;
         self.owing = exchange.filter(|_| !answered).map(|exchange| (exchange.1, acting));
         self.current = Transaction { begin: (start, self.down.at()), ..Transaction::default() };
+        if self.target.is_some() && !self.aim.holds(self.connection) {
+            self.target = None;
+        }
         if self.target.is_none() && self.strike_at.is_none() {
-            self.target = self.aim.lock().to_come.pop_front();
+            self.target = self.aim.take(self.connection, self.begun);
         }
         self.anchor(Anchor::Begin, start);
     }
@@ -291,7 +332,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         // A connection that ended by itself leaves its target to the next one.
-        if let Some(target) = self.target.take() {
+        if let Some(target) = self.aim.take_back(self.connection) {
             self.aim.lock().to_come.push_front(target);
         }
     }
@@ -380,6 +421,21 @@ mod tests {
         assert_eq!(verdict, Verdict::Cut { after: 3, ending: Ending::Reset });
         let aim = SharedAim::at([target(1, Anchor::Begin, Way::Up, 2)]);
         assert_eq!(watch(&aim).see(Way::Up, &begin()), Verdict::Cut { after: 2, ending: Ending::Reset });
+    }
+
+    #[test]
+    fn the_last_target_is_not_left_to_a_connection_that_does_nothing_more() {
+        let aim = SharedAim::at([target(3, Anchor::Commit, Way::Up, 3)]);
+        let (mut idle, mut busy) = (watch(&aim), watch(&aim));
+        for one in [&mut idle, &mut busy] {
+            assert_eq!(one.see(Way::Up, &begin()), Verdict::Pass);
+        }
+        let cut = Verdict::Cut { after: 3, ending: Ending::Reset };
+        assert_eq!(busy.see(Way::Up, &message(b'Q', &[b"COMMIT"])), cut);
+        let rest = [message(b'Q', &[b"COMMIT"]), begin(), message(b'Q', &[b"COMMIT"]), begin(), commit()];
+        assert_eq!(idle.see(Way::Up, &rest.concat()), Verdict::Pass);
+        let aim = aim.lock();
+        assert_eq!((aim.struck.len(), aim.held.len()), (1, 0));
     }
 
     /// The next BEGIN may come with the COMMIT, in one flight.
