@@ -63,7 +63,7 @@ pub(crate) struct Shared<S: Store> {
     pub(crate) gate: Gate,
     /// Of each lane in which a wait in place was in vain.
     pub(crate) in_place: RefCell<HashMap<Lane, WaitsInPlace>>,
-    pub(crate) outage: RefCell<Option<Outage>>,
+    pub(crate) outage: Outage,
     /// What the turn of each lane is told.
     pub(crate) told: RefCell<HashMap<Lane, watch::Sender<Told>>>,
     pub(crate) in_flight: InFlight,
@@ -440,6 +440,13 @@ impl<S: StartStore> Shared<S> {
         self.is_told(lane) == Told::GoOn && !*self.stopping.borrow()
     }
 
+    /// The lane is not ours any more; whether a start record of it may be there.
+    pub(super) fn leave_lane(&self, lane: Lane) -> bool {
+        self.told.borrow_mut().remove(&lane);
+        self.in_place.borrow_mut().remove(&lane);
+        self.starts.leave(lane)
+    }
+
     /// Tells the turn of a lane; what it was told before stays when it is worse.
     pub(crate) fn tell(&self, lane: Lane, worse: Told) {
         if let Some(told) = self.told.borrow().get(&lane) {
@@ -460,9 +467,7 @@ impl<S: StartStore> Shared<S> {
     pub(super) async fn sleep_aside(&self, lane: Lane, wait: Duration, slot: &mut Slot) -> bool {
         let rested = async {
             // Whoever has the slot meanwhile may die of something else.
-            if self.starts.is_open(lane) {
-                self.end_start(lane).await;
-            }
+            self.end_start(lane).await;
             slot.give();
             self.rest(lane, wait).await;
             slot.retake().await;

@@ -15,8 +15,9 @@
 //! its copy goes in front; where that commit fails, the copy is of a message that is tried once more.
 
 use super::batch::{Shared, random};
-use super::item::Item;
+use super::item::{Item, shown};
 use super::keep::{Plan, dead_letter};
+use super::outage::Outage;
 use crate::delivery::{Disposition, Lane};
 use crate::message::{Header, Headers, Origin, Record};
 use crate::retry::Backoff;
@@ -26,17 +27,14 @@ use crate::store::{DeadLetter, InboxState};
 use crate::telemetry::Counts;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
-use std::cell::RefCell;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 /// How long an answer is waited for; the transaction of a parked message is open meanwhile.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// The same once nothing more is to begin.
 const GRACE: Duration = Duration::from_secs(2);
-/// Between two lines about a sink that is away.
-const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// A [`Sink`] behind a pointer.
 pub(crate) trait DynSink: Send + Sync + 'static {
@@ -60,8 +58,8 @@ pub(crate) struct CopyTo {
 #[derive(Default)]
 pub(crate) struct Copies {
     to: Option<CopyTo>,
-    /// Since when nothing could be copied, and when that was last said.
-    away: RefCell<Option<(Instant, Instant)>>,
+    /// Nothing can be copied.
+    away: Outage,
 }
 
 /// A delivery whose copy is due, and its dead letter once that is known.
@@ -92,17 +90,8 @@ impl Copies {
     }
 
     fn say_away(&self, error: &dyn std::fmt::Display, example: &str) {
-        let now = Instant::now();
-        let mut away = self.away.borrow_mut();
-        let (since, said) = match *away {
-            None => (now, None),
-            Some((since, said)) => (since, Some(said)),
-        };
-        if said.is_some_and(|said| now.duration_since(said) < SAY_EVERY) {
-            return;
-        }
-        *away = Some((since, now));
-        let waiting_s = now.duration_since(since).as_secs();
+        let Some(waiting) = self.away.say(Duration::ZERO) else { return };
+        let waiting_s = waiting.as_secs();
         tracing::warn!(
             target: "handstamp",
             %error,
@@ -112,8 +101,8 @@ impl Copies {
     }
 
     fn recovered(&self) {
-        if let Some((since, _)) = self.away.take() {
-            let waited_s = since.elapsed().as_secs_f64();
+        if let Some(waited) = self.away.over() {
+            let waited_s = waited.as_secs_f64();
             tracing::info!(target: "handstamp", waited_s, "dead letters are copied again");
         }
     }
@@ -189,9 +178,7 @@ impl<S: StartStore> Shared<S> {
     /// Waits without a start record: whoever dies meanwhile dies of something else. False: the lane is left.
     async fn wait_to_copy(&self, lane: Lane, tries: u32) -> bool {
         let rested = async {
-            if self.starts.is_open(lane) {
-                self.end_start(lane).await;
-            }
+            self.end_start(lane).await;
             self.rest(lane, Backoff::INFRASTRUCTURE.wait(tries, random())).await;
         };
         tokio::select! {
@@ -257,7 +244,7 @@ impl<S: StartStore> Shared<S> {
                 }
                 Err(error) if error.transient => {
                     if !waits {
-                        self.copies.say_away(&error, &shown(letter));
+                        self.copies.say_away(&error, &shown(letter.id.as_ref(), &letter.record));
                     }
                     waits = true;
                     false
@@ -269,7 +256,7 @@ impl<S: StartStore> Shared<S> {
                         %error,
                         topic = &*to.topic,
                         "not copied, the dead letter itself is kept: {}",
-                        shown(letter)
+                        shown(letter.id.as_ref(), &letter.record)
                     );
                     true
                 }
@@ -281,13 +268,6 @@ impl<S: StartStore> Shared<S> {
         }
         self.live.add(&counts);
         Tried::Answered(answered)
-    }
-}
-
-fn shown(letter: &DeadLetter) -> String {
-    match &letter.id {
-        Some(id) => format!("{id} ({})", letter.record.origin),
-        None => letter.record.origin.to_string(),
     }
 }
 

@@ -9,6 +9,7 @@ use super::gate::Gate;
 use super::in_flight::InFlight;
 use super::intake::{Flow, Intake};
 use super::item::Item;
+use super::outage::Outage;
 use super::register::register;
 use super::resume::RETRIES;
 use super::retries::{Look, Parked, Retries};
@@ -157,7 +158,7 @@ impl<S: StartStore> Engine<S> {
             gate,
             in_place: RefCell::default(),
             slots,
-            outage: RefCell::new(None),
+            outage: Outage::default(),
             told: RefCell::new(HashMap::from([(RETRIES, watch::channel(Told::GoOn).0)])),
             in_flight: InFlight::default(),
             stopping: watch::channel(false).0,
@@ -362,9 +363,7 @@ impl<S: StartStore> Engine<S> {
                     if is_running {
                         self.shared.tell(lane, Told::Finish);
                     } else {
-                        self.shared.told.borrow_mut().remove(&lane);
-                        self.shared.in_place.borrow_mut().remove(&lane);
-                        left_open |= self.shared.starts.leave(lane);
+                        left_open |= self.shared.leave_lane(lane);
                     }
                 }
                 if left_open {
@@ -531,9 +530,7 @@ impl<S: StartStore> Engine<S> {
             Some(_) => self.intake.turn_ended(lane, Instant::now()),
             // Lost while it ran.
             None => {
-                self.shared.told.borrow_mut().remove(&lane);
-                self.shared.in_place.borrow_mut().remove(&lane);
-                self.shared.starts.leave(lane);
+                self.shared.leave_lane(lane);
                 self.withdraw();
             }
         }
@@ -546,9 +543,7 @@ impl<S: StartStore> Engine<S> {
     pub(super) fn forget(&mut self, lane: Lane) {
         let rest = self.intake.remove(lane);
         self.release(&rest);
-        self.shared.told.borrow_mut().remove(&lane);
-        self.shared.in_place.borrow_mut().remove(&lane);
-        self.shared.starts.leave(lane);
+        self.shared.leave_lane(lane);
     }
 
     fn cancel_all(&self) {

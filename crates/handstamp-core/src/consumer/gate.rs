@@ -239,9 +239,7 @@ impl<S: StartStore> Shared<S> {
         slot.give();
         let entered = async {
             // Who is killed while it waits here handles nothing.
-            if self.starts.is_open(lane) {
-                self.end_start(lane).await;
-            }
+            self.end_start(lane).await;
             loop {
                 let pass = self.gate.wait().await;
                 slot.retake().await;

@@ -217,10 +217,15 @@ impl Item {
 
     /// How a log line names it.
     pub(crate) fn shown(&self) -> String {
-        match self.id() {
-            Some(id) => format!("{id} ({})", self.record().origin),
-            None => self.record().origin.to_string(),
-        }
+        shown(self.id(), self.record())
+    }
+}
+
+/// How a log line names a message: its id, where it has one, and where it came from.
+pub(super) fn shown(id: Option<&MessageId>, record: &Record) -> String {
+    match id {
+        Some(id) => format!("{id} ({})", record.origin),
+        None => record.origin.to_string(),
     }
 }
 

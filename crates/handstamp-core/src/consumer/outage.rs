@@ -1,4 +1,4 @@
-//! A store that cannot go on: how long it is waited for, and how often that is said.
+//! What cannot go on: how long a store is waited for, and how often it is said that something is away.
 //!
 //! Authoritative: the error's kind. Nothing is charged to a message here.
 
@@ -7,12 +7,40 @@ use crate::delivery::Lane;
 use crate::retry::Backoff;
 use crate::start::StartStore;
 use crate::store::{StoreError, StoreErrorKind};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// A store that is away, and when that was last said.
-pub(crate) struct Outage {
-    since: Instant,
+/// Something that others need is away: since when, and when that was last said.
+#[derive(Default)]
+pub(crate) struct Outage(Cell<Option<Since>>);
+
+#[derive(Clone, Copy)]
+struct Since {
+    began: Instant,
     said: Option<Instant>,
+}
+
+impl Outage {
+    /// It is away, still. How long it has been, where that is to be said: once behind the quiet time, then now and then.
+    pub(super) fn say(&self, quiet_for: Duration) -> Option<Duration> {
+        let now = Instant::now();
+        let Since { began, said } = self.0.get().unwrap_or(Since { began: now, said: None });
+        let says = match said {
+            None => now.duration_since(began) >= quiet_for,
+            Some(said) => now.duration_since(said) >= SAY_EVERY,
+        };
+        self.0.set(Some(Since { began, said: if says { Some(now) } else { said } }));
+        says.then(|| now.duration_since(began))
+    }
+
+    fn was_said(&self) -> bool {
+        self.0.get().is_some_and(|since| since.said.is_some())
+    }
+
+    /// It is back. How long it was away, where that was said.
+    pub(super) fn over(&self) -> Option<Duration> {
+        self.0.take().filter(|since| since.said.is_some()).map(|since| since.began.elapsed())
+    }
 }
 
 /// How many lines between two reports of an outage.
@@ -43,32 +71,27 @@ impl<S: StartStore> Shared<S> {
 
     /// Says that the store cannot go on: at once and then now and then; a conflict only once it lasts.
     pub(crate) fn say_outage(&self, error: &StoreError, batch: &dyn Fn() -> String) {
-        let now = Instant::now();
         let conflict = matches!(error.kind, StoreErrorKind::Conflict | StoreErrorKind::Timeout);
         let quiet_for = if conflict { CONFLICT_QUIET } else { Duration::ZERO };
-        let mut outage = self.outage.borrow_mut();
-        let outage = outage.get_or_insert(Outage { since: now, said: None });
-        if now.duration_since(outage.since) < quiet_for {
-            tracing::debug!(target: "handstamp", %error, "the transaction runs again");
+        let again = self.outage.was_said();
+        let Some(waiting) = self.outage.say(quiet_for) else {
+            if !again {
+                tracing::debug!(target: "handstamp", %error, "the transaction runs again");
+            }
             return;
-        }
+        };
         let batch = batch();
-        match outage.said {
-            None => {
-                tracing::warn!(target: "handstamp", %error, %batch, "the store cannot go on; waiting, nothing is charged");
-            }
-            Some(said) if now.duration_since(said) >= SAY_EVERY => {
-                let waiting_s = now.duration_since(outage.since).as_secs();
-                tracing::warn!(target: "handstamp", %error, %batch, waiting_s, "still waiting for the store");
-            }
-            Some(_) => return,
+        if again {
+            let waiting_s = waiting.as_secs();
+            tracing::warn!(target: "handstamp", %error, %batch, waiting_s, "still waiting for the store");
+        } else {
+            tracing::warn!(target: "handstamp", %error, %batch, "the store cannot go on; waiting, nothing is charged");
         }
-        outage.said = Some(now);
     }
 
     pub(crate) fn recovered(&self) {
-        if let Some(outage) = self.outage.borrow_mut().take().filter(|outage| outage.said.is_some()) {
-            let waited_s = outage.since.elapsed().as_secs_f64();
+        if let Some(waited) = self.outage.over() {
+            let waited_s = waited.as_secs_f64();
             tracing::info!(target: "handstamp", waited_s, "the store is back");
         }
     }

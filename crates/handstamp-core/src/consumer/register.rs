@@ -1,18 +1,18 @@
 //! The first thing of a run: the consumer's name in the store.
 
 use super::batch::random;
+use super::outage::Outage;
 use super::{Consumer, RunError};
 use crate::retry::Backoff;
 use crate::start::StartStore;
 use crate::store::{ConsumerKey, StoreErrorKind};
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// Registers the name, waiting for a store that is away.
 pub(super) async fn register<S: StartStore>(consumer: &Consumer<S>) -> Result<ConsumerKey, RunError> {
     let fingerprint = consumer.source.fingerprint();
     let mut tries = 0;
-    let mut said = None;
+    let away = Outage::default();
     loop {
         let error = match consumer.store.register(&consumer.name, &fingerprint, consumer.options.adopt).await
         {
@@ -26,8 +26,7 @@ pub(super) async fn register<S: StartStore>(consumer: &Consumer<S>) -> Result<Co
         if !transient || consumer.options.fail_fast {
             return Err(error.into());
         }
-        if said.is_none_or(|at: Instant| at.elapsed() >= Duration::from_secs(10)) {
-            said = Some(Instant::now());
+        if away.say(Duration::ZERO).is_some() {
             tracing::warn!(target: "handstamp", %error, "waiting for the store");
         }
         tokio::time::sleep(Backoff::INFRASTRUCTURE.wait(tries, random())).await;

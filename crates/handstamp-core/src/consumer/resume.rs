@@ -19,7 +19,7 @@
 use super::attempt::{Attempt, FailedRun, after_commit_error, after_store_error};
 use super::batch::{BatchEnd, CONFLICTS_THAT_PASS, ChunkSize, Shared, Told, random};
 use super::gate::Pass;
-use super::item::Failure;
+use super::item::{Failure, shown};
 use super::outage::backoff_for;
 use super::retries::{Found, Look};
 use super::slot::Slot;
@@ -155,10 +155,7 @@ impl Row {
 
     fn shown(&self) -> String {
         let letter = &self.parked.letter;
-        match &letter.id {
-            Some(id) => format!("{id} ({})", letter.record.origin),
-            None => letter.record.origin.to_string(),
-        }
+        shown(letter.id.as_ref(), &letter.record)
     }
 }
 

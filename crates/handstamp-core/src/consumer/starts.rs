@@ -415,8 +415,11 @@ impl<S: StartStore> Shared<S> {
         }
     }
 
-    /// Ends our record of a lane.
+    /// Ends our record of a lane, where one may be there.
     pub(super) async fn end_start(&self, lane: Lane) {
+        if !self.starts.is_open(lane) {
+            return;
+        }
         let (Some(by), Some(name)) = (&self.starts.by, self.starts.of(lane, |kept| Arc::clone(&kept.name)))
         else {
             return;
@@ -430,7 +433,7 @@ impl<S: StartStore> Shared<S> {
 
     /// Waits; through a long wait without a record.
     pub(super) async fn rest(&self, lane: Lane, wait: Duration) {
-        if wait >= LONG_WAIT && self.starts.is_open(lane) {
+        if wait >= LONG_WAIT {
             tokio::join!(sleep(wait), self.end_start(lane));
         } else {
             sleep(wait).await;
