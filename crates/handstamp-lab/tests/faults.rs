@@ -71,9 +71,13 @@ fn no_cut_in_the_commit_exchange_doubles_or_loses() {
     let options = CommitOptions { part, ..quick };
     let cancel = Cancel::default();
     let first = || std::fs::read(folder.path().join("commit-handstamp-0.jsonl")).unwrap();
-    let error = commit::run(&options, &cancel, &|dealt, all| {
-        // The first part is a third of our row.
-        if dealt > (all - options.control_cuts) / 3 + 10 {
+    // The second part has begun, and dealt so many by then.
+    let (second, by_then) = (folder.path().join("commit-handstamp-1.jsonl"), Cell::new(None));
+    let error = commit::run(&options, &cancel, &|dealt, _| {
+        if second.exists() {
+            by_then.set(by_then.get().or(Some(dealt)));
+        }
+        if by_then.get().is_some_and(|before| dealt > before + 10) {
             cancel.cancel();
         }
     });
