@@ -2,21 +2,18 @@
 
 use super::env::Lookup;
 use super::model::{
-    Config, EffectSection, FileSection, KafkaSection, PostgresSection, SourceSection, SqliteSection,
-    StoreSection,
+    Config, FileSection, KafkaSection, PostgresSection, SourceSection, SqliteSection, StoreSection,
 };
 use super::parse::{Problem, Reading, Section, Text};
 use super::uses::Uses;
-use super::{codes, dead_letter, defaults, versions};
+use super::{codes, dead_letter, defaults, effects, identity, versions};
 use crate::exit::{CliError, Exit};
 use handstamp_core::decide::Policy;
 use handstamp_core::json::Pointer;
 use handstamp_core::retry::{IN_PLACE_MAX, RetryPolicy};
-use handstamp_core::{ConsumerName, ConsumerOptions, Identity, OnFailure, OnIdReuse, Order};
-use handstamp_stores::effect::{CompiledEffect, EffectSpec, Encoding, ExpectRows, ParamSource, ParamSpec};
-use std::collections::BTreeMap;
+use handstamp_core::{ConsumerName, ConsumerOptions, OnFailure, OnIdReuse, Order};
 use std::path::Path;
-use toml_edit::{Document, Item, TableLike, Value};
+use toml_edit::{Document, TableLike};
 
 /// The page that describes the keys.
 const PAGE: &str = "docs/reference/config.md";
@@ -67,12 +64,13 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
     top.lenient = !uses.retry();
     let codes = retry(&top, &mut options.policy.retry);
     top.lenient = !uses.messages();
-    let effects = effects(&top);
+    let effects = effects::read(&top);
     let copies = dead_letter::read(&top);
+    let watch = super::watch::read(&top);
     top.lenient = !uses.source();
     let source = required_section(&top, "source").and_then(source);
     top.lenient = !uses.identity();
-    let identity = required_section(&top, "identity").and_then(identity);
+    let identity = required_section(&top, "identity").and_then(identity::read);
     top.lenient = !uses.store();
     let store = required_section(&top, "store").and_then(|section| store(section, uses));
     for (code, line) in codes {
@@ -80,7 +78,7 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
         problem.into_iter().for_each(|what| top.problem(line, &format!("retry.on.{code}"), what));
     }
     if let (Some(source), Some(identity)) = (&source, &identity) {
-        refuse_identity_without_place(&top, source, identity);
+        identity::refuse_without_place(&top, source, identity);
         versions::refuse_without_key(&top, source, &options);
     }
     if let (Some(source), Some(topic)) = (&source, &copies) {
@@ -97,6 +95,7 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
             identity,
             store,
             dead_letter: copies,
+            watch,
             effects,
         }),
         // No refusal without a word.
@@ -119,25 +118,6 @@ fn required_section<'r, 'a>(top: &Section<'r, 'a>, key: &str) -> Option<Section<
         top.problem(1, key, format_args!("the section [{key}] is missing"));
     }
     top.section(key)
-}
-
-/// A line of a file is a value and nothing else: every message would be a dead letter.
-fn refuse_identity_without_place(top: &Section<'_, '_>, source: &SourceSection, identity: &Identity) {
-    let (key, what) = match identity {
-        Identity::Header(_) => ("identity.header", "no headers"),
-        Identity::Key => ("identity.key", "no key"),
-        Identity::Field(_) | Identity::Fields(_) => return,
-    };
-    if matches!(source, SourceSection::File(_)) {
-        let line = top.item("identity").map_or(1, |(_, line)| line);
-        top.problem(
-            line,
-            key,
-            format_args!(
-                "a line of a file has {what}: write `field` or `fields` with JSON pointers into the line"
-            ),
-        );
-    }
 }
 
 fn consumer_name(top: &Section<'_, '_>) -> Option<ConsumerName> {
@@ -342,36 +322,6 @@ fn file(section: &Section<'_, '_>) -> Option<FileSection> {
     Some(FileSection { path: path?, state_dir })
 }
 
-fn identity(section: Section<'_, '_>) -> Option<Identity> {
-    let header = optional(&section, "header").map(|text| Identity::Header(text.value));
-    let field = section.text("field").and_then(|text| pointer(&section, text.line, "field", &text));
-    let fields = section.texts("fields").and_then(|texts| {
-        texts.iter().map(|text| pointer(&section, text.line, "fields", text)).collect::<Option<Vec<_>>>()
-    });
-    let flag = section.flag("key");
-    if flag == Some(false) {
-        let line = section.item("key").map_or(section.line, |(_, line)| line);
-        let message =
-            "must be true; to take the id from elsewhere, write `header`, `field` or `fields` instead";
-        section.problem(line, "key", message);
-    }
-    let key = flag.filter(|flag| *flag);
-    let written = ["header", "field", "fields", "key"].into_iter().filter(|key| section.has(key)).count();
-    let one = "exactly one of `header`, `field`, `fields` or `key = true` says where the producer put the id";
-    if written != 1 {
-        let what = if written == 0 { "is missing" } else { "is not alone" };
-        section.problem(section.line, "header", format_args!("{what}: {one}"));
-    }
-    if fields.as_ref().is_some_and(Vec::is_empty) {
-        section.problem(section.line, "fields", "names no field");
-    }
-    section.finish();
-    header
-        .or_else(|| field.map(Identity::Field))
-        .or_else(|| fields.map(Identity::Fields))
-        .or_else(|| key.map(|_| Identity::Key))
-}
-
 #[derive(Clone, Copy)]
 enum StoreType {
     Sqlite,
@@ -417,85 +367,6 @@ fn postgres(section: &mut Section<'_, '_>, uses: Uses) -> Option<PostgresSection
     let setup = setup(section, uses);
     let lock_timeout = section.duration("lock_timeout").unwrap_or(defaults::LOCK_TIMEOUT);
     Some(PostgresSection { url: url?, migrate_url, schema, setup, lock_timeout })
-}
-
-fn effects(top: &Section<'_, '_>) -> Vec<EffectSection> {
-    let sections = top.sections("effect");
-    if sections.is_empty() && !top.has("effect") {
-        top.problem(1, "effect", "no [[effect]] says what to do; add one with `sql = \"…\"`");
-    }
-    sections.into_iter().filter_map(effect).collect()
-}
-
-fn effect(section: Section<'_, '_>) -> Option<EffectSection> {
-    let line = section.line;
-    let sql = section.required_text("sql", "\"INSERT INTO t (id) VALUES (:message_id)\"");
-    let expect_rows = expect_rows(&section);
-    let optional = section.texts("optional").unwrap_or_default().into_iter().map(|text| text.value).collect();
-    let params = params(&section);
-    let compiled = sql.filter(Text::is_known).and_then(|sql| {
-        let spec = EffectSpec { sql: sql.value.clone(), params, optional, expect_rows };
-        match CompiledEffect::compile(&spec) {
-            Ok(compiled) => Some(EffectSection { sql, spec, compiled, line }),
-            Err(error) => {
-                section.problem(sql.line, "sql", error);
-                None
-            }
-        }
-    });
-    section.finish();
-    compiled
-}
-
-fn expect_rows(section: &Section<'_, '_>) -> Option<ExpectRows> {
-    let (item, line) = section.item("expect_rows")?;
-    match (item.as_integer().map(u64::try_from), item.as_str()) {
-        (Some(Ok(rows)), _) => Some(ExpectRows::Exactly(rows)),
-        (Some(Err(_)), _) => {
-            section.problem(line, "expect_rows", "expected a whole number of 0 or more, or \"any\"");
-            None
-        }
-        (_, Some("any")) => Some(ExpectRows::Any),
-        _ => {
-            section.wrong_type(line, "expect_rows", "a whole number or \"any\"", item);
-            None
-        }
-    }
-}
-
-fn params(section: &Section<'_, '_>) -> BTreeMap<String, ParamSpec> {
-    let Some(table) = section.section("params") else { return BTreeMap::new() };
-    let mut params = BTreeMap::new();
-    for (name, line) in table.keys() {
-        let Some((item, _)) = table.item(&name) else { continue };
-        let spec = match item {
-            Item::Value(Value::String(_)) => table
-                .text(&name)
-                .and_then(|text| pointer(&table, line, &name, &text))
-                .map(|pointer| ParamSpec::from_source(ParamSource::Body(pointer))),
-            _ if item.is_table_like() => table.section(&name).and_then(|inner| param(inner, line)),
-            _ => {
-                let expected = "a JSON pointer such as \"/address/city\", or a table of `pointer` or `header`, `encoding` and `as`";
-                table.wrong_type(line, &name, expected, item);
-                None
-            }
-        };
-        params.extend(spec.map(|spec| (name, spec)));
-    }
-    params
-}
-
-fn param(section: Section<'_, '_>, line: usize) -> Option<ParamSpec> {
-    let body = section.text("pointer").and_then(|text| pointer(&section, line, "pointer", &text));
-    let header = optional(&section, "header");
-    let encoding = section.one_of("encoding", &[("base64", Encoding::Base64)]);
-    let as_text = section.one_of("as", &[("text", true)]).unwrap_or(false);
-    if section.has("pointer") && section.has("header") {
-        section.problem(line, "pointer", "only one of `pointer` and `header`");
-    }
-    section.finish();
-    let source = body.map(ParamSource::Body).or_else(|| header.map(|text| ParamSource::Header(text.value)));
-    Some(ParamSpec { source, encoding, as_text })
 }
 
 pub(super) fn pointer(section: &Section<'_, '_>, line: usize, key: &str, text: &Text) -> Option<Pointer> {

@@ -1,6 +1,7 @@
 //! What the file's reader refuses, and what its reference page says.
 
 use super::*;
+use handstamp_stores::effect::{Encoding, ExpectRows, ParamSource, ParamSpec};
 
 fn problems(text: &str) -> Vec<String> {
     let lookup = |_: &str| Err(std::env::VarError::NotPresent);

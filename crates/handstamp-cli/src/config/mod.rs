@@ -5,19 +5,26 @@
 //! | `parse` | types, units, unknown keys, lines |
 //! | `env` | `${VAR}` |
 //! | `model` | the checked configuration |
+//! | `keys` | every key with its type, its default and its meaning; the JSON Schema |
 //! | `load` | sections of the file → model |
 //! | `uses` | which parts a command uses: the variables of the others need not be set |
 //! | `codes` | what a database calls a failure |
 //! | `dead_letter` | the topic for copies of dead letters |
+//! | `effects` | `[[effect]]` |
+//! | `identity` | where the ids are, and what must be equal where one comes again |
 //! | `versions` | the keys of a version guard and of a consumer without an inbox |
 //! | `defaults` | defaults that are not the engine's, with their reasons |
+//! | `watch` | where probes and scrapers are answered |
 //! | `lab` | the file of `lab own` |
 //! | `print` | the effective configuration as TOML |
 
 mod codes;
 mod dead_letter;
 mod defaults;
+mod effects;
 mod env;
+mod identity;
+pub(crate) mod keys;
 #[cfg(all(feature = "lab", feature = "kafka"))]
 mod lab;
 mod load;
@@ -26,6 +33,7 @@ mod parse;
 mod print;
 mod uses;
 mod versions;
+mod watch;
 
 #[cfg(all(feature = "lab", feature = "kafka"))]
 pub(crate) use lab::load_lab;
@@ -44,3 +52,4 @@ pub(crate) use model::{Config, SourceSection, StoreSection};
 pub(crate) use parse::{TIME_MAX, Text, nearest};
 pub(crate) use print::effective;
 pub(crate) use uses::Uses;
+pub(crate) use watch::address;
