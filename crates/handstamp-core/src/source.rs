@@ -157,6 +157,8 @@ pub enum Notice {
     Evicted,
     /// The broker was away.
     BrokerAway,
+    /// It answers again.
+    BrokerBack,
     /// The topic or file is missing.
     Missing,
     /// The log was cut behind our position, or the file was truncated or replaced.
@@ -168,6 +170,22 @@ pub enum Notice {
 }
 
 impl Notice {
+    /// Every kind, in the order of their numbers.
+    pub const ALL: [Self; 12] = [
+        Self::SettleFailed,
+        Self::SettleUnknown,
+        Self::SettleStale,
+        Self::Revoked,
+        Self::Lost,
+        Self::Evicted,
+        Self::BrokerAway,
+        Self::BrokerBack,
+        Self::Missing,
+        Self::Truncated,
+        Self::ClientRebuilt,
+        Self::Grown,
+    ];
+
     /// The name in reports and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -179,6 +197,7 @@ impl Notice {
             Self::Lost => "lost",
             Self::Evicted => "evicted",
             Self::BrokerAway => "broker_away",
+            Self::BrokerBack => "broker_back",
             Self::Missing => "missing",
             Self::Truncated => "truncated",
             Self::ClientRebuilt => "client_rebuilt",

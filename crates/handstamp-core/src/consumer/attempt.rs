@@ -98,7 +98,9 @@ impl<S: StartStore> Shared<S> {
         let due = self.copies.due(&plans);
         let next = if due.is_empty() { next } else { &[] };
         CrashPoint::BeforeCommit.reached();
+        let began = tokio::time::Instant::now();
         let durable = || {
+            self.live.vitals().committed(chunk.len(), began.elapsed());
             CrashPoint::AfterCommit.reached();
             if kept.has_parked() {
                 CrashPoint::AfterPark.reached();
@@ -222,10 +224,14 @@ impl<S: StartStore> Shared<S> {
         messages: &[Message],
         lane: Lane,
     ) -> Option<Result<(), RunFailure>> {
+        let began = tokio::time::Instant::now();
         let run = pin!(self.handler.run(tx, messages, self.options.handler_timeout));
         tokio::select! {
             biased;
-            ran = run => Some(ran),
+            ran = run => {
+                self.live.vitals().handled(began.elapsed());
+                Some(ran)
+            }
             () = self.cancelled(lane) => None,
         }
     }

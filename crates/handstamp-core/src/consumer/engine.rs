@@ -20,7 +20,7 @@ use crate::breaker::BreakerState;
 use crate::decide::Order;
 use crate::delivery::{Delivery, DeliveryTag, Disposition, Lane};
 use crate::identity::Identity;
-use crate::source::{Capabilities, Command, Control, Notice, PortLimits, SourceErrorKind, SourcePort};
+use crate::source::{Capabilities, Command, Control, PortLimits, SourceErrorKind, SourcePort};
 use crate::start::StartStore;
 use crate::store::ConsumerKey;
 use crate::telemetry::{Counts, LineLimit, Report};
@@ -91,10 +91,12 @@ pub(crate) async fn run<S: StartStore>(
 ) -> Result<Report, RunError> {
     let mut stop = pin!(stop);
     let started = Instant::now();
+    let live = Arc::clone(&consumer.live);
     let key = tokio::select! {
         biased;
         () = &mut stop => return Ok(empty_report(started, StopReason::Asked)),
         key = register(&consumer) => key?,
+        never = live.vitals().beats() => match never {},
     };
     let mut engine = Engine::start(consumer, key, started)?;
     engine.turn(stop.as_mut()).await;
@@ -136,6 +138,7 @@ impl<S: StartStore> Engine<S> {
         let intake = Intake::new(&options);
         let retries = Retries::new(&options, started);
         let slots = Slots::new(options.concurrency);
+        live.vitals().set_slots(slots.clone());
         source.start(SourcePort {
             deliveries: delivery_sender,
             control: control_sender,
@@ -195,6 +198,7 @@ impl<S: StartStore> Engine<S> {
         // runtime's driver, and every transaction sets several.
         let mut near = tokio::time::interval(NEAR);
         loop {
+            self.shared.live.vitals().beat();
             // Looked at before anything else begins: a store that never waits (SQLite) keeps batches ending one
             // after the other, and the select below then gets no further than to them.
             let goes_on = self.stop.is_none() && self.error.is_none();
@@ -207,6 +211,7 @@ impl<S: StartStore> Engine<S> {
             if self.stop.is_some() || self.error.is_some() {
                 let until = *deadline.get_or_insert_with(|| {
                     self.shared.stopping.send_replace(true);
+                    self.shared.live.vitals().stop();
                     self.give_back_queued();
                     Instant::now() + self.shared.options.shutdown_timeout
                 });
@@ -344,6 +349,7 @@ impl<S: StartStore> Engine<S> {
         match control {
             Control::Assigned(lanes) => {
                 self.assigned_once = true;
+                self.shared.live.vitals().source_answers();
                 self.last_activity = Instant::now();
                 for named in lanes {
                     let (told, _) = watch::channel(Told::GoOn);
@@ -366,14 +372,18 @@ impl<S: StartStore> Engine<S> {
                         left_open |= self.shared.leave_lane(lane);
                     }
                 }
+                self.tell_lag();
                 if left_open {
                     self.withdraw();
                 }
             }
             Control::CaughtUp(lanes) => caught_up.extend(lanes),
-            Control::Lag(lags) => self.on_lag(&lags),
+            Control::Lag(lags) => {
+                self.intake.note_lag(&lags);
+                self.tell_lag();
+            }
             Control::Settled(_) => {}
-            Control::Noticed(notice) => *self.notices.entry(notice).or_default() += 1,
+            Control::Noticed(notice) => self.shared.live.vitals().note(notice),
             Control::Failed(error) => {
                 self.error.get_or_insert_with(|| error.into());
             }
@@ -406,13 +416,8 @@ impl<S: StartStore> Engine<S> {
         }
     }
 
-    fn on_lag(&mut self, lags: &[(Lane, u64)]) {
-        for (lane, lag) in lags {
-            if let Some(state) = self.intake.lanes.get_mut(lane) {
-                state.lag = Some(*lag);
-            }
-        }
-        self.shared.live.set_lag(self.intake.lanes.values().filter_map(|s| s.lag).sum());
+    fn tell_lag(&self) {
+        self.shared.live.vitals().set_lags(self.intake.lags());
     }
 
     /// Counts and queues deliveries; every lane of them was assigned before.
@@ -458,6 +463,7 @@ impl<S: StartStore> Engine<S> {
         while self.stop.is_none() && self.error.is_none() {
             let now = Instant::now();
             let is_full = self.retries.is_full(&self.shared.parked, now);
+            self.shared.live.vitals().set_full(is_full);
             let eager = !self.intake.has_room() || !self.deliveries_open;
             let lane = if is_full { None } else { self.intake.ready(now, eager) };
             // While the breaker is not closed the worker probes, and only where no lane can.
@@ -544,6 +550,7 @@ impl<S: StartStore> Engine<S> {
         let rest = self.intake.remove(lane);
         self.release(&rest);
         self.shared.leave_lane(lane);
+        self.tell_lag();
     }
 
     fn cancel_all(&self) {

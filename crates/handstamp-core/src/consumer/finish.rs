@@ -2,12 +2,11 @@
 
 use super::batch::say_left_out;
 use super::engine::{CLOSE_MIN, Engine};
-use super::intake::LaneState;
 use super::{RunError, RunErrorKind, StopReason};
 use crate::crash_point::CrashPoint;
 use crate::source::Command;
 use crate::start::StartStore;
-use crate::telemetry::{LaneLag, Report};
+use crate::telemetry::Report;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
@@ -64,11 +63,17 @@ impl<S: StartStore> Engine<S> {
         let counts = self.shared.live.snapshot();
         debug_assert_eq!(crate::invariants::counts_reconcile(&counts), Ok(()));
         let ended = if self.error.is_some() { StopReason::Failed } else { StopReason::SourceEnded };
-        let lag = |s: &LaneState| Some(LaneLag { name: s.name.clone(), lag: s.lag? });
         let report = Report {
             counts,
-            notices: self.notices,
-            lag: self.intake.lanes.values().filter_map(lag).collect(),
+            notices: self
+                .shared
+                .live
+                .vitals()
+                .notices()
+                .into_iter()
+                .filter(|(_, count)| *count > 0)
+                .collect(),
+            lag: self.intake.lags().collect(),
             breaker: self.shared.live.breaker(),
             took: self.started.elapsed(),
             busy: self.shared.live.busy(),

@@ -7,6 +7,7 @@
 use super::options::ConsumerOptions;
 use crate::delivery::{Delivery, DeliveryTag, Lane};
 use crate::source::NamedLane;
+use crate::telemetry::LaneLag;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,6 +141,21 @@ impl Intake {
         state.caught_up = false;
         state.queue.push_back(delivery);
         None
+    }
+
+    /// Keeps what the source told of lanes that are ours.
+    pub(crate) fn note_lag(&mut self, lags: &[(Lane, u64)]) {
+        for (lane, lag) in lags {
+            if let Some(state) = self.lanes.get_mut(lane) {
+                state.lag = Some(*lag);
+            }
+        }
+    }
+
+    /// The lag of each lane of which one was told.
+    pub(crate) fn lags(&self) -> impl Iterator<Item = LaneLag> {
+        let lag = |state: &LaneState| Some(LaneLag { name: Arc::clone(&state.name), lag: state.lag? });
+        self.lanes.values().filter_map(lag)
     }
 
     /// Takes everything still queued of a lane.

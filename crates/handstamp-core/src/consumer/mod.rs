@@ -64,6 +64,7 @@ mod versions;
 pub use crate::decide::{OnFailure, OnIdReuse, Order};
 pub use no_store::NoStore;
 pub use options::ConsumerOptions;
+pub(crate) use slot::Slots;
 
 use crate::handler::{BatchHandler, Handler, HandlerError};
 use crate::identity::Identity;
@@ -307,6 +308,13 @@ impl<S: StartStore> Consumer<S> {
     #[must_use]
     pub fn live_counts(&self) -> Arc<LiveCounts> {
         Arc::clone(&self.live)
+    }
+
+    /// Counts into these, which somebody may watch before the run begins. They are of one run.
+    #[must_use]
+    pub fn counting_into(mut self, live: Arc<LiveCounts>) -> Self {
+        self.live = live;
+        self
     }
 
     /// Runs on the caller's current-thread runtime until `stop` completes, the source ends, or

@@ -80,6 +80,7 @@ impl<S: StartStore> Shared<S> {
             }
             return;
         };
+        self.live.vitals().store_failed(error.kind);
         let batch = batch();
         if again {
             let waiting_s = waiting.as_secs();
@@ -90,6 +91,7 @@ impl<S: StartStore> Shared<S> {
     }
 
     pub(crate) fn recovered(&self) {
+        self.live.vitals().store_answers();
         if let Some(waited) = self.outage.over() {
             let waited_s = waited.as_secs_f64();
             tracing::info!(target: "handstamp", waited_s, "the store is back");

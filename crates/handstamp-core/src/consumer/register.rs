@@ -13,10 +13,14 @@ pub(super) async fn register<S: StartStore>(consumer: &Consumer<S>) -> Result<Co
     let fingerprint = consumer.source.fingerprint();
     let mut tries = 0;
     let away = Outage::default();
+    let vitals = consumer.live.vitals();
     loop {
         let error = match consumer.store.register(&consumer.name, &fingerprint, consumer.options.adopt).await
         {
-            Ok(key) => return Ok(key),
+            Ok(key) => {
+                vitals.store_answers();
+                return Ok(key);
+            }
             Err(error) => error,
         };
         let transient = matches!(
@@ -26,6 +30,7 @@ pub(super) async fn register<S: StartStore>(consumer: &Consumer<S>) -> Result<Co
         if !transient || consumer.options.fail_fast {
             return Err(error.into());
         }
+        vitals.store_failed(error.kind);
         if away.say(Duration::ZERO).is_some() {
             tracing::warn!(target: "handstamp", %error, "waiting for the store");
         }

@@ -211,6 +211,7 @@ impl<S: StartStore> Shared<S> {
         let status = self.store.parked_status(&self.consumer).await?;
         self.parked.is(status.count);
         if self.parked.away.take() {
+            self.live.vitals().store_answers();
             tracing::info!(target: "handstamp", "parked messages can be looked for again");
         }
         Ok(status)
@@ -222,6 +223,7 @@ impl<S: StartStore> Shared<S> {
             Attempt::Fatal(error) => BatchEnd::Fatal(error),
             Attempt::Again(error) if fatal => BatchEnd::Fatal(error),
             Attempt::Again(error) => {
+                self.live.vitals().store_failed(error.kind);
                 if !self.parked.away.replace(true) {
                     tracing::warn!(target: "handstamp", %error, "cannot look for parked messages; waiting");
                 }
@@ -360,9 +362,11 @@ impl<S: StartStore> Shared<S> {
             return attempt;
         }
         CrashPoint::BeforeRetryCommit.reached();
+        let began = tokio::time::Instant::now();
         match CrashPoint::RetryCommitSent.between_sending_and_answer(self.store.commit(tx)).await {
             Ok(()) => {
                 self.recovered();
+                self.live.vitals().committed(chunk.len(), began.elapsed());
                 self.live.add(&Counts { commits: 1, ..Counts::default() });
                 for (row, (_, outcome)) in chunk.iter().zip(&outcomes) {
                     self.count(row.ended(outcome));

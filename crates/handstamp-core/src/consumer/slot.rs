@@ -8,7 +8,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The slots of one consumer.
 #[derive(Debug, Clone)]
-pub(crate) struct Slots(Arc<Semaphore>);
+pub(crate) struct Slots {
+    free: Arc<Semaphore>,
+    all: usize,
+}
 
 /// A turn's slot, or its wish for one.
 #[derive(Debug)]
@@ -19,16 +22,27 @@ pub(crate) struct Slot {
 
 impl Slots {
     pub(crate) fn new(concurrency: usize) -> Self {
-        Self(Arc::new(Semaphore::new(concurrency.clamp(1, Semaphore::MAX_PERMITS))))
+        let all = concurrency.clamp(1, Semaphore::MAX_PERMITS);
+        Self { free: Arc::new(Semaphore::new(all)), all }
     }
 
     /// Whether one is free that nobody waits for.
     pub(crate) fn is_free(&self) -> bool {
-        self.0.available_permits() > 0
+        self.free.available_permits() > 0
+    }
+
+    /// How many there are.
+    pub(crate) fn all(&self) -> usize {
+        self.all
+    }
+
+    /// How many turns have.
+    pub(crate) fn taken(&self) -> usize {
+        self.all.saturating_sub(self.free.available_permits())
     }
 
     pub(crate) fn try_take(&self) -> Option<Slot> {
-        let permit = Arc::clone(&self.0).try_acquire_owned().ok()?;
+        let permit = Arc::clone(&self.free).try_acquire_owned().ok()?;
         Some(Slot { of: self.clone(), permit: Some(permit) })
     }
 }
@@ -43,7 +57,7 @@ impl Slot {
     pub(crate) async fn retake(&mut self) {
         if self.permit.is_none() {
             // Never closed.
-            self.permit = Arc::clone(&self.of.0).acquire_owned().await.ok();
+            self.permit = Arc::clone(&self.of.free).acquire_owned().await.ok();
         }
     }
 }

@@ -12,7 +12,7 @@ use super::thread::{End, POLL_EVERY, Worker};
 use super::trouble::Told;
 use super::wake::Signal;
 use handstamp_core::telemetry::FIRST_POLL;
-use handstamp_core::{Control, SourceError, SourceErrorKind};
+use handstamp_core::{Control, Notice, SourceError, SourceErrorKind};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode;
 use std::sync::Arc;
@@ -271,6 +271,7 @@ impl Session {
     /// Something came from the broker: it is not away.
     pub(super) fn broker_answers(&mut self) {
         if std::mem::take(&mut self.told.away) {
+            self.worker.notice(Notice::BrokerBack);
             tracing::info!(target: "handstamp", "a Kafka broker answers again");
         }
     }

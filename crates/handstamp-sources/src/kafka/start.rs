@@ -57,6 +57,7 @@ pub(super) fn wait_for_topics(worker: &mut Worker) -> Result<Option<Plan>, Sourc
     let alive = Alive::new(&worker.hooks);
     let started = Instant::now();
     let mut said: Option<Instant> = None;
+    let mut was_away = false;
     let mut ask_again = ASK_AGAIN;
     let result = loop {
         worker.wait_idle(Duration::ZERO);
@@ -69,10 +70,16 @@ pub(super) fn wait_for_topics(worker: &mut Worker) -> Result<Option<Plan>, Sourc
         }
         worker.hooks.ticks.fetch_add(1, Ordering::Relaxed);
         let trouble = match ask(&client, &worker.options) {
-            Ok(plan) => break Ok(Some(plan)),
+            Ok(plan) => {
+                if was_away {
+                    worker.notice(Notice::BrokerBack);
+                }
+                break Ok(Some(plan));
+            }
             Err(trouble) => trouble,
         };
         if said.is_none() {
+            was_away = !matches!(trouble, Trouble::Missing(_));
             worker.notice(match trouble {
                 Trouble::Away(_) | Trouble::Refused(_) => Notice::BrokerAway,
                 Trouble::Missing(_) => Notice::Missing,

@@ -1,19 +1,10 @@
-//! Every count, report and rate-limited log line of the engine, defined in one place.
-//!
-//! Per process: `received = applied + duplicate + id_reused + stale + unmatched + dead_lettered +
-//! parked + released + pending`, and `pending` is 0 at every exit. Reruns count once. What is taken up again
-//! after it was parked, whichever process parked it, is counted apart: `resumed = resumed_applied + resumed_stale +
-//! resumed_parked_again + resumed_dead + resumed_released`.
+//! What became of messages, counted once each: plain numbers, and the same while the consumer runs.
 
+use super::vitals::Vitals;
 use crate::breaker::BreakerState;
-use crate::source::Notice;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
-
-/// The line of a source that asked its broker for messages for the first time: from here on it is polling.
-pub const FIRST_POLL: &str = "first poll";
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// How messages ended, and what happened on the way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -106,10 +97,11 @@ macro_rules! live_counts {
     ($($field:ident),* $(,)?) => {
         /// The counts of a running consumer, readable from any thread.
         #[derive(Debug, Default)]
-        pub struct LiveCounts { $($field: AtomicU64,)* lag: AtomicU64, breaker: AtomicU8, span: Span }
+        pub struct LiveCounts { $($field: AtomicU64,)* vitals: Vitals, span: Span }
 
         impl LiveCounts {
-            /// The counts as they are now. While the consumer runs they are not one instant's.
+            /// The counts as they are now. While the consumer runs they are not one instant's; never does more
+            /// end than came, as what comes is read last.
             #[must_use]
             pub fn snapshot(&self) -> Counts {
                 Counts { $($field: self.$field.load(Ordering::Relaxed),)* }
@@ -127,7 +119,6 @@ macro_rules! live_counts {
 }
 
 live_counts!(
-    received,
     applied,
     duplicate,
     id_reused,
@@ -142,7 +133,6 @@ live_counts!(
     dead_letter_rows,
     dead_letter_copies,
     dead_letter_copies_failed,
-    resumed,
     resumed_applied,
     resumed_stale,
     resumed_parked_again,
@@ -150,34 +140,37 @@ live_counts!(
     resumed_released,
     breaker_opened,
     crashes_found,
+    received,
+    resumed,
 );
 
 impl LiveCounts {
-    /// Records behind the settled positions of all lanes, as last told.
-    #[must_use]
-    pub fn lag(&self) -> u64 {
-        self.lag.load(Ordering::Relaxed)
-    }
-
     /// From the first delivery to the last that ended for good; zero before there are both.
     #[must_use]
     pub fn busy(&self) -> Duration {
         self.span.length()
     }
 
+    /// Records behind the settled positions of all lanes, as last told.
+    #[must_use]
+    pub fn lag(&self) -> u64 {
+        self.vitals.lag()
+    }
+
     /// Where the handler's breaker stands.
     #[must_use]
     pub fn breaker(&self) -> BreakerState {
-        let number = self.breaker.load(Ordering::Relaxed);
-        BreakerState::ALL.into_iter().find(|state| *state as u8 == number).unwrap_or_default()
+        self.vitals.breaker()
     }
 
-    pub(crate) fn set_lag(&self, lag: u64) {
-        self.lag.store(lag, Ordering::Relaxed);
+    /// Whether the consumer lives, and what it waits for.
+    #[must_use]
+    pub fn vitals(&self) -> &Vitals {
+        &self.vitals
     }
 
     pub(crate) fn set_breaker(&self, state: BreakerState) {
-        self.breaker.store(state as u8, Ordering::Relaxed);
+        self.vitals.set_breaker(state);
     }
 }
 
@@ -204,71 +197,6 @@ impl Span {
     }
 }
 
-/// Lag of one lane as last told by the source.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LaneLag {
-    /// `topic[partition]` or path.
-    pub name: Arc<str>,
-    /// Records behind the settled position.
-    pub lag: u64,
-}
-
-/// What a run did.
-#[derive(Debug, Clone)]
-pub struct Report {
-    /// How messages ended.
-    pub counts: Counts,
-    /// Things that happened to the source, by kind.
-    pub notices: BTreeMap<Notice, u64>,
-    /// Lag of each lane that is still ours, as last told; lanes of which none was told are left out.
-    pub lag: Vec<LaneLag>,
-    /// Where the handler's breaker stood at the end.
-    pub breaker: BreakerState,
-    /// How long the run took, waiting included.
-    pub took: Duration,
-    /// From the first delivery to the last that ended for good: the time that a rate is of.
-    pub busy: Duration,
-    /// Why it ended.
-    pub stopped: crate::consumer::StopReason,
-}
-
-/// Lets at most so many log lines through a second and counts the others.
-#[derive(Debug)]
-pub(crate) struct LineLimit {
-    per_second: u32,
-    window: Option<Instant>,
-    shown: u32,
-    left_out: u64,
-}
-
-impl LineLimit {
-    pub(crate) fn new(per_second: u32) -> Self {
-        Self { per_second, window: None, shown: 0, left_out: 0 }
-    }
-
-    /// Whether a line may be shown now, and how many were left out in the second that just ended.
-    pub(crate) fn take(&mut self, now: Instant) -> (bool, u64) {
-        let mut left_out = 0;
-        if self.window.is_none_or(|start| now.duration_since(start) >= Duration::from_secs(1)) {
-            left_out = std::mem::take(&mut self.left_out);
-            self.window = Some(now);
-            self.shown = 0;
-        }
-        if self.shown < self.per_second {
-            self.shown += 1;
-            (true, left_out)
-        } else {
-            self.left_out += 1;
-            (false, left_out)
-        }
-    }
-
-    /// How many were left out and not yet told, once the second is over or at the end.
-    pub(crate) fn rest(&mut self) -> u64 {
-        std::mem::take(&mut self.left_out)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,15 +219,5 @@ mod tests {
         assert_eq!(span.length(), Duration::from_secs(3));
         span.note(&Counts { duplicate: 1, ..Counts::default() }, at(25));
         assert_eq!(span.length(), Duration::from_secs(15));
-    }
-
-    #[test]
-    fn at_most_so_many_lines_a_second_and_the_rest_is_told() {
-        let mut limit = LineLimit::new(100);
-        let start = Instant::now();
-        let shown = (0..250).filter(|_| limit.take(start).0).count();
-        assert_eq!(shown, 100);
-        assert_eq!(limit.take(start + Duration::from_secs(1)), (true, 150));
-        assert_eq!(limit.rest(), 0);
     }
 }
