@@ -48,10 +48,10 @@ pub(crate) fn look(config: &Config, findings: &mut Findings) {
 
 /// What every message must have, how a person calls it, and what to do where it is right as it is.
 fn wanted(config: &Config) -> Vec<(String, &Pointer, &'static str)> {
-    let ids = match &config.identity {
+    let ids = match &config.identity.identity {
         Identity::Field(pointer) => std::slice::from_ref(pointer),
         Identity::Fields(pointers) => pointers.as_slice(),
-        Identity::Header(_) | Identity::Key => &[],
+        Identity::Header(_) | Identity::Key | Identity::CloudEvents => &[],
     };
     let id_todo = "name the field that has the producer's id";
     let mut wanted: Vec<_> =

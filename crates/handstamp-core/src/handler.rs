@@ -99,8 +99,27 @@ impl<E: Into<BoxError>> From<E> for BatchError {
     }
 }
 
+/// What becomes of a message before anything of it is begun.
+#[derive(Debug)]
+pub enum Route {
+    /// The handler runs for it.
+    Run,
+    /// Nothing of it is wanted: it is counted as unmatched and settled. No row remembers it, so that it is asked
+    /// about anew when it is delivered again.
+    PassOver,
+    /// It cannot be handled: a dead letter, without a run.
+    Reject(HandlerError),
+}
+
 /// Handles many messages inside the transaction. Messages are distinct and in the lane's order.
 pub trait BatchHandler<Tx>: Send + Sync + 'static {
+    /// Says of a message alone, before its claim, what becomes of it. The same message must always get the same
+    /// answer: nothing but the message may decide it.
+    fn route(&self, message: &Message) -> Route {
+        let _ = message;
+        Route::Run
+    }
+
     /// Writes the effects of the whole batch through `tx`. Ok: commit them with the claims. With an
     /// error nothing of the batch is kept; the culprit is decided alone and the others run again.
     fn handle_batch(&self, tx: &mut Tx, batch: &[Message]) -> impl Future<Output = Result<(), BatchError>>;

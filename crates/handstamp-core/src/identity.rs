@@ -1,11 +1,16 @@
 //! The rule that finds a message's id (pure).
 //!
 //! Authoritative: the producer. The id is taken as it was sent: nothing is trimmed, folded or
-//! guessed, and whatever is not clearly one id is a fault that says why.
+//! guessed, and whatever is not clearly one id is a fault that says why. [`Identity`] is the place;
+//! [`IdentityRule`] says beside it what is done about long ids, and what of a body must be equal where an id
+//! comes again.
 
+use crate::cloud_events::source_and_id;
+use crate::delivery::ReadAhead;
+use crate::digest::DigestFields;
 use crate::json::{Document, Kind, Node, Pointer, Shape};
 use crate::message::Record;
-use crate::message_id::{MessageId, shown_text};
+use crate::message_id::{MessageId, MessageIdError, shown_text};
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::fmt;
@@ -24,6 +29,116 @@ pub enum Identity {
     Fields(Vec<Pointer>),
     /// The record's key.
     Key,
+    /// `source` and `id` of a CloudEvent, in binary or structured mode, joined to a compact JSON array: of the
+    /// same event the same id in both modes.
+    CloudEvents,
+}
+
+/// What becomes of an id that is longer than [`MessageId::MAX_BYTES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LongIds {
+    /// It is no usable id: the message is a dead letter.
+    #[default]
+    Refuse,
+    /// Its hash stands for it, see [`MessageId::hashing_long`].
+    Hash,
+}
+
+/// Where the producer put the id, what is done about long ones, and what the digest is of by which a reused id is
+/// told from a redelivery. An [`Identity`] alone is a rule that refuses long ids and compares whole bodies.
+///
+/// ```
+/// use handstamp_core::json::Pointer;
+/// use handstamp_core::{Identity, IdentityRule};
+///
+/// let rule = IdentityRule::new(Identity::Header("webhook-id".into()))
+///     .hashing_long_ids()
+///     .digest_of(vec![Pointer::parse("/amount")?, Pointer::parse("/account")?]);
+/// # assert_eq!(rule.digest.map(|fields| fields.pointers().len()), Some(2));
+/// # Ok::<(), handstamp_core::json::PointerError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdentityRule {
+    /// Where the id is.
+    pub identity: Identity,
+    /// What becomes of long ones.
+    pub long_ids: LongIds,
+    /// The fields that the digest is of; `None`: the whole body, byte for byte.
+    pub digest: Option<DigestFields>,
+}
+
+impl From<Identity> for IdentityRule {
+    fn from(identity: Identity) -> Self {
+        Self { identity, long_ids: LongIds::Refuse, digest: None }
+    }
+}
+
+/// What a rule finds in a record.
+pub(crate) struct Found {
+    pub(crate) id: Result<MessageId, IdentityFault>,
+    /// `None`: nobody had to compute it yet.
+    pub(crate) digest: Option<i64>,
+    /// The shape of the body, where it was read.
+    pub(crate) shape: Option<Shape>,
+}
+
+impl IdentityRule {
+    /// A rule that refuses long ids and compares whole bodies.
+    #[must_use]
+    pub fn new(identity: Identity) -> Self {
+        identity.into()
+    }
+
+    /// Ids that are too long are kept as their hashes.
+    #[must_use]
+    pub fn hashing_long_ids(mut self) -> Self {
+        self.long_ids = LongIds::Hash;
+        self
+    }
+
+    /// Where an id comes again, only these fields of the body must be equal; no field: the whole body.
+    #[must_use]
+    pub fn digest_of(mut self, fields: Vec<Pointer>) -> Self {
+        self.digest = DigestFields::new(fields);
+        self
+    }
+
+    /// The record's id by this rule.
+    ///
+    /// # Errors
+    /// As [`Identity::message_id`]; an id is too long only where long ones are refused.
+    pub fn message_id(&self, record: &Record) -> Result<MessageId, IdentityFault> {
+        self.identity.find(record, None, self.long_ids).map(|(id, _)| id)
+    }
+
+    /// The record's digest by this rule: that of its chosen fields, or of its whole value where none are chosen or
+    /// they say nothing.
+    #[must_use]
+    pub fn digest(&self, record: &Record) -> i64 {
+        let of_fields = self
+            .digest
+            .as_ref()
+            .zip(record.value.as_deref())
+            .and_then(|(fields, value)| fields.of(&Document::parse(value).ok()?));
+        of_fields.unwrap_or_else(|| record.digest())
+    }
+
+    /// Id and digest in one reading of the body; what was read in advance is not read again. A value that is only
+    /// a prefix has no digest here.
+    pub(crate) fn find(&self, record: &Record, ahead: ReadAhead, is_whole: bool) -> Found {
+        let ReadAhead { digest, shape } = ahead;
+        let digest = digest.filter(|_| is_whole);
+        let (id, shape) = match self.identity.find(record, shape, self.long_ids) {
+            Ok((id, shape)) => (Ok(id), shape),
+            Err(fault) => (Err(fault), None),
+        };
+        let Some(fields) = self.digest.as_ref().filter(|_| is_whole) else {
+            return Found { id, digest, shape };
+        };
+        let Some(document) = body(record, shape).ok() else { return Found { id, digest, shape: None } };
+        let digest = fields.of(&document).or(digest);
+        Found { id, digest, shape: Some(document.into_shape()) }
+    }
 }
 
 /// Why a record has no usable id; one line.
@@ -42,23 +157,45 @@ impl Identity {
     /// boolean, array or object, a header with two different values, a duplicate key, a lone surrogate,
     /// or a body that is not JSON.
     pub fn message_id(&self, record: &Record) -> Result<MessageId, IdentityFault> {
-        self.find(record, None).map(|(id, _)| id)
+        self.find(record, None, LongIds::Refuse).map(|(id, _)| id)
     }
 
     /// The same, with the body's shape where that is known by now.
-    pub(crate) fn find(
+    fn find(
         &self,
         record: &Record,
         shape: Option<Shape>,
+        long_ids: LongIds,
     ) -> Result<(MessageId, Option<Shape>), IdentityFault> {
+        let (id, shape) = self.bytes(record, shape)?;
+        let id = match long_ids {
+            LongIds::Refuse => MessageId::new(id),
+            LongIds::Hash => MessageId::hashing_long(id),
+        };
+        let long = |e: &MessageIdError| matches!(e, MessageIdError::TooLong(_));
+        id.map(|id| (id, shape)).map_err(|e| match long(&e) {
+            true => {
+                fault(&self.to_string(), format!("{e}; `long_ids = \"hash\"` keeps the hash of such an id"))
+            }
+            false => fault(&self.to_string(), e),
+        })
+    }
+
+    /// The id's bytes, and the body's shape where it was read.
+    fn bytes(&self, record: &Record, shape: Option<Shape>) -> Result<(Bytes, Option<Shape>), IdentityFault> {
         match self {
             Self::Header(name) => {
-                let id = MessageId::new(header_value(record, name)?);
-                id.map(|id| (id, shape)).map_err(|e| fault(&self.to_string(), e))
+                let value = header_value(record, name)?;
+                Ok((value.ok_or_else(|| fault(&self.to_string(), "it is missing"))?, shape))
             }
             Self::Key => {
                 let key = record.key.clone().ok_or_else(|| fault("the key", "it is null"))?;
-                MessageId::new(key).map(|id| (id, shape)).map_err(|e| fault("the key", e))
+                Ok((key, shape))
+            }
+            Self::CloudEvents => {
+                let (pair, shape) = source_and_id(record, shape)?;
+                let joined = serde_json::to_string(&pair).map_err(|e| fault(&self.to_string(), e))?;
+                Ok((joined.into(), shape))
             }
             Self::Field(pointer) => {
                 let document = body(record, shape)?;
@@ -67,14 +204,12 @@ impl Identity {
                     (Cow::Borrowed(text), Some(value)) => value.slice_ref(text.as_bytes()),
                     (text, _) => Bytes::from(text.into_owned()),
                 };
-                let id = MessageId::new(id).map_err(|e| fault(&self.to_string(), e))?;
                 Ok((id, Some(document.into_shape())))
             }
             Self::Fields(pointers) => {
                 let document = body(record, shape)?;
                 let joined = join(&document, pointers)?;
-                let id = MessageId::new(joined).map_err(|e| fault(&self.to_string(), e))?;
-                Ok((id, Some(document.into_shape())))
+                Ok((joined.into(), Some(document.into_shape())))
             }
         }
     }
@@ -90,15 +225,16 @@ impl fmt::Display for Identity {
                 pointers.iter().try_for_each(|pointer| write!(f, " {pointer}"))
             }
             Self::Key => f.write_str("the key"),
+            Self::CloudEvents => f.write_str("the CloudEvent's source and id"),
         }
     }
 }
 
-fn fault(place: &str, why: impl fmt::Display) -> IdentityFault {
+pub(crate) fn fault(place: &str, why: impl fmt::Display) -> IdentityFault {
     IdentityFault { reason: format!("no usable id in {place}: {why}") }
 }
 
-fn body(record: &Record, shape: Option<Shape>) -> Result<Document<'_>, IdentityFault> {
+pub(crate) fn body(record: &Record, shape: Option<Shape>) -> Result<Document<'_>, IdentityFault> {
     let value = record.value.as_ref().ok_or_else(|| fault("the body", "it is null"))?;
     let document = match shape {
         Some(shape) => Document::of_shape(value, Cow::Owned(shape)),
@@ -107,7 +243,8 @@ fn body(record: &Record, shape: Option<Shape>) -> Result<Document<'_>, IdentityF
     document.map_err(|e| fault("the body", e))
 }
 
-fn header_value(record: &Record, name: &str) -> Result<Bytes, IdentityFault> {
+/// A header's value, if it is there.
+pub(crate) fn header_value(record: &Record, name: &str) -> Result<Option<Bytes>, IdentityFault> {
     let place = || format!("header {}", shown_text(name.as_bytes()));
     let mut value: Option<&Bytes> = None;
     for next in record.headers.all(name.as_bytes()) {
@@ -117,7 +254,7 @@ fn header_value(record: &Record, name: &str) -> Result<Bytes, IdentityFault> {
         }
         value = Some(next);
     }
-    value.cloned().ok_or_else(|| fault(&place(), "it is missing"))
+    Ok(value.cloned())
 }
 
 /// One field: its text, and whether it is a string.

@@ -5,8 +5,12 @@
 //! number is its token (`1e3` stays `1e3`), a string its decoded text. A duplicate key on the way of a
 //! pointer is a fault, never a silent first or last. Nothing here recurses, so deep nesting costs no stack.
 
+mod canonical;
+mod number;
 mod scan;
 
+pub(crate) use canonical::write as write_canonical;
+pub use number::{Exact, Number};
 pub(crate) use scan::Shape;
 use scan::{Member, Scanner, Span};
 use serde_json::value::RawValue;

@@ -14,11 +14,14 @@
 
 pub mod breaker;
 pub mod chain;
+mod cloud_events;
 pub mod clock;
 pub mod consumer;
 pub mod crash_point;
 pub mod decide;
 pub mod delivery;
+pub mod digest;
+mod failure_class;
 pub mod handler;
 pub mod identity;
 pub mod invariants;
@@ -44,8 +47,9 @@ pub use consumer::{
 };
 pub use crash_point::CrashPoint;
 pub use delivery::{Delivery, DeliveryTag, Disposition, Lane, ReadAhead, RecordFault, Settled};
-pub use handler::{BatchError, BatchHandler, BoxError, Decision, Handler, HandlerError};
-pub use identity::Identity;
+pub use handler::{BatchError, BatchHandler, BoxError, Decision, Handler, HandlerError, Route};
+pub use digest::DigestFields;
+pub use identity::{Identity, IdentityRule, LongIds};
 pub use letter_store::LetterStore;
 pub use message::{Header, Headers, Message, Origin, Record, Timestamp, Truncation};
 pub use message_id::{MessageId, MessageIdError};

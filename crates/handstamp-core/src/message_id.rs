@@ -29,6 +29,8 @@ pub enum MessageIdError {
 impl MessageId {
     /// The longest id that every store keeps whole.
     pub const MAX_BYTES: usize = 1024;
+    /// What an id begins with that stands for a longer one.
+    pub const HASHED: &str = "handstamp:blake3:";
 
     /// Checks and wraps the bytes of an id.
     ///
@@ -46,6 +48,24 @@ impl MessageId {
             return Err(MessageIdError::Blank);
         }
         Ok(Self(bytes))
+    }
+
+    /// The same for ids of any length. One of more than [`MessageId::MAX_BYTES`] becomes
+    /// [`MessageId::HASHED`] and 64 hex digits: the BLAKE3 hash of all its bytes. So does a shorter one that begins
+    /// with [`MessageId::HASHED`], so that no id passes for the hash of another.
+    ///
+    /// # Errors
+    /// [`MessageIdError`] when the bytes are empty or blank.
+    pub fn hashing_long(bytes: impl Into<Bytes>) -> Result<Self, MessageIdError> {
+        let bytes = bytes.into();
+        let stands_for_itself = bytes.len() <= Self::MAX_BYTES && !bytes.starts_with(Self::HASHED.as_bytes());
+        if !stands_for_itself {
+            if is_blank(&bytes) {
+                return Err(MessageIdError::Blank);
+            }
+            return Self::new(format!("{}{}", Self::HASHED, blake3::hash(&bytes).to_hex()));
+        }
+        Self::new(bytes)
     }
 
     /// The same in memory of its own, where it may lie inside a larger body.
@@ -237,6 +257,40 @@ mod tests {
         }
         assert_eq!(MessageId::new(vec![b'x'; 1025]), Err(MessageIdError::TooLong(1025)));
         assert!(MessageId::new(vec![b'x'; 1024]).is_ok());
+    }
+
+    #[test]
+    fn a_hash_stands_for_a_long_id_and_no_id_passes_for_it() {
+        let hashed = |bytes: &[u8]| MessageId::hashing_long(bytes.to_vec()).unwrap();
+        let long = vec![b'x'; 1025];
+        let expected = format!("handstamp:blake3:{}", blake3::hash(&long).to_hex());
+        assert_eq!(hashed(&long).as_str(), Some(&*expected));
+        assert_ne!(hashed(expected.as_bytes()), hashed(&long));
+        for own in [&b"x"[..], &[b'x'; 1024], b"handstamp:blake3", b"blake3:00", b"\xff"] {
+            assert_eq!(hashed(own).as_bytes(), own);
+        }
+        for (blank, error) in [
+            (String::new(), MessageIdError::Empty),
+            (" ".into(), MessageIdError::Blank),
+            ("\u{2003}".repeat(2000), MessageIdError::Blank),
+        ] {
+            assert_eq!(MessageId::hashing_long(blank.into_bytes()), Err(error));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn ids_of_any_length_stay_apart(lengths in proptest::array::uniform2(1_usize..3000), ends in proptest::array::uniform2(0_u8..3), tagged in proptest::array::uniform2(any::<bool>())) {
+            let bytes = [0, 1].map(|at| {
+                let mut bytes = if tagged[at] { MessageId::HASHED.as_bytes().to_vec() } else { vec![] };
+                bytes.resize(bytes.len() + lengths[at], b'x');
+                bytes.push(ends[at]);
+                bytes
+            });
+            let [one, two] = bytes.clone().map(|bytes| MessageId::hashing_long(bytes).unwrap());
+            prop_assert_eq!(one == two, bytes[0] == bytes[1]);
+            prop_assert!(one.as_bytes().len() <= MessageId::MAX_BYTES);
+        }
     }
 
     #[test]

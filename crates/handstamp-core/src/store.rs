@@ -9,6 +9,7 @@
 //!     └── error: nothing open  └── failure: rollback, or abandon when a statement may still run
 //! ```
 
+pub use crate::failure_class::FailureClass;
 use crate::message::{Record, Timestamp, Truncation};
 use crate::message_id::MessageId;
 use std::error::Error;
@@ -154,87 +155,6 @@ pub enum Claim {
         /// When the row was written (seconds kept).
         first_seen: Timestamp,
     },
-}
-
-/// Why a message became a dead letter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum FailureClass {
-    /// No usable id.
-    Identity,
-    /// The source could not read a whole record.
-    Unreadable,
-    /// Larger than `max_message_bytes`.
-    TooLarge,
-    /// The id is known with another body.
-    IdReused,
-    /// The handler said that trying again cannot help.
-    Rejected,
-    /// A value does not fit its parameter.
-    Binding,
-    /// A statement touched another number of rows than expected.
-    Rows,
-    /// A database error of the message's own.
-    Sql,
-    /// The handler failed at every attempt.
-    Failed,
-    /// The handler panicked.
-    Panicked,
-    /// The handler took too long.
-    TimedOut,
-    /// The process died while it handled this message alone, again and again.
-    Crashed,
-    /// No usable version or key of one, or a version of another kind than what is applied of its key.
-    Version,
-    /// It did not fail: it waits behind another parked message of its order key.
-    Waiting,
-}
-
-impl FailureClass {
-    /// Every class, for tables and parsers.
-    pub const ALL: [Self; 14] = [
-        Self::Identity,
-        Self::Unreadable,
-        Self::TooLarge,
-        Self::IdReused,
-        Self::Rejected,
-        Self::Binding,
-        Self::Rows,
-        Self::Sql,
-        Self::Failed,
-        Self::Panicked,
-        Self::TimedOut,
-        Self::Crashed,
-        Self::Version,
-        Self::Waiting,
-    ];
-
-    /// The word kept in rows, reports and metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Identity => "identity",
-            Self::Unreadable => "unreadable",
-            Self::TooLarge => "too_large",
-            Self::IdReused => "id_reused",
-            Self::Rejected => "rejected",
-            Self::Binding => "binding",
-            Self::Rows => "rows",
-            Self::Sql => "sql",
-            Self::Failed => "failed",
-            Self::Panicked => "panicked",
-            Self::TimedOut => "timed_out",
-            Self::Crashed => "crashed",
-            Self::Version => "version",
-            Self::Waiting => "waiting",
-        }
-    }
-
-    /// The class behind a row's word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|class| class.as_str() == word)
-    }
 }
 
 /// A failure's reason: valid text without NUL, at most [`Reason::MAX_BYTES`].
@@ -592,9 +512,6 @@ mod tests {
     fn letters_and_words_come_back() {
         for state in [InboxState::Applied, InboxState::Parked, InboxState::Dead, InboxState::Discarded] {
             assert_eq!(InboxState::from_letter(state.as_letter()), Some(state));
-        }
-        for class in FailureClass::ALL {
-            assert_eq!(FailureClass::from_word(class.as_str()), Some(class));
         }
     }
 }

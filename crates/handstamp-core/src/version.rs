@@ -14,7 +14,7 @@
 //! and behind the digits are left out, so that equal versions are equal bytes.
 
 use crate::identity::scalar;
-use crate::json::Pointer;
+use crate::json::{Number, Pointer};
 use crate::message::Message;
 use crate::parked::OrderKey;
 use std::cmp::Ordering;
@@ -23,8 +23,6 @@ use std::fmt;
 
 /// Most digits that count; no clock and no counter has more.
 const DIGITS_MAX: usize = 1_000;
-/// The point is at most so many places away from the first digit.
-const PLACES_MAX: i64 = 1_000_000_000;
 
 /// What a version is. Versions of two kinds have no order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -83,10 +81,32 @@ impl Version {
     /// # Errors
     /// What is wrong with the text, without it.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
-        if let Some(number) = Decimal::parse(text) {
-            return number.encoded();
+        if let Some(number) = Number::parse(text) {
+            return Self::number(&number);
         }
         Self::time(text)
+    }
+
+    fn number(number: &Number<'_>) -> Result<Self, &'static str> {
+        const FAR: &str = "its exponent is beyond a thousand million";
+        let exact = number.exact().ok_or(FAR)?;
+        let kind = VersionKind::Number.byte();
+        let sign = exact.sign();
+        let mut bytes = vec![kind, sign.cast_unsigned().wrapping_add(1)];
+        if sign != 0 {
+            let digits: Vec<u8> = exact.digits().collect();
+            if digits.len() > DIGITS_MAX {
+                return Err("it has more than 1,000 digits");
+            }
+            let places = i32::try_from(exact.places()).map_err(|_| FAR)?;
+            bytes.extend((places.cast_unsigned() ^ (1 << 31)).to_be_bytes());
+            push_pairs(&mut bytes, &digits);
+        }
+        if sign < 0 {
+            bytes[2..].iter_mut().for_each(|byte| *byte = !*byte);
+            bytes.push(u8::MAX);
+        }
+        Ok(Self { kind: VersionKind::Number, bytes: bytes.into() })
     }
 
     fn time(text: &str) -> Result<Self, &'static str> {
@@ -142,72 +162,6 @@ impl fmt::Debug for Version {
         write!(f, "Version({} ", self.kind.as_str())?;
         self.bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
         f.write_str(")")
-    }
-}
-
-/// A number as JSON writes it.
-struct Decimal<'a> {
-    negative: bool,
-    whole: &'a str,
-    fraction: &'a str,
-    exponent: Option<(bool, &'a str)>,
-}
-
-impl<'a> Decimal<'a> {
-    /// Takes what the grammar of JSON takes and nothing else: no `+`, no `007`, no `.5`.
-    fn parse(text: &'a str) -> Option<Self> {
-        let all_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        let (negative, rest) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
-        let (mantissa, exponent) = match rest.split_once(['e', 'E']) {
-            None => (rest, None),
-            Some((mantissa, exponent)) => {
-                let down = exponent.strip_prefix('-');
-                let digits = down.or(exponent.strip_prefix('+')).unwrap_or(exponent);
-                (mantissa, Some((down.is_some(), digits)))
-            }
-        };
-        let (whole, fraction) = match mantissa.split_once('.') {
-            None => (mantissa, ""),
-            Some((whole, fraction)) => (whole, Some(fraction).filter(|part| all_digits(part))?),
-        };
-        let fits = all_digits(whole) && (whole == "0" || !whole.starts_with('0'));
-        let exponent_fits = exponent.is_none_or(|(_, digits)| all_digits(digits));
-        (fits && exponent_fits).then_some(Self { negative, whole, fraction, exponent })
-    }
-
-    fn encoded(&self) -> Result<Version, &'static str> {
-        const FAR: &str = "its exponent is beyond a thousand million";
-        let digits: Vec<u8> = self.whole.bytes().chain(self.fraction.bytes()).collect();
-        let number = |bytes: Vec<u8>| Version { kind: VersionKind::Number, bytes: bytes.into() };
-        let kind = VersionKind::Number.byte();
-        let Some(first) = digits.iter().position(|digit| *digit != b'0') else {
-            return Ok(number(vec![kind, 1]));
-        };
-        let last = digits.iter().rposition(|digit| *digit != b'0').unwrap_or(first);
-        let digits = &digits[first..=last];
-        if digits.len() > DIGITS_MAX {
-            return Err("it has more than 1,000 digits");
-        }
-        // The number is 0.DIGITS × 10^places.
-        let place = |count: usize| i64::try_from(count).map_err(|_| FAR);
-        let mut places = place(self.whole.len())? - place(first)?;
-        if let Some((down, digits)) = self.exponent {
-            let digits = digits.trim_start_matches('0');
-            let exponent: i64 = if digits.is_empty() { 0 } else { digits.parse().map_err(|_| FAR)? };
-            places = places.checked_add(if down { -exponent } else { exponent }).ok_or(FAR)?;
-        }
-        if places.abs() > PLACES_MAX {
-            return Err(FAR);
-        }
-        let places = i32::try_from(places).map_err(|_| FAR)?;
-        let mut bytes = vec![kind, if self.negative { 0 } else { 2 }];
-        bytes.extend((places.cast_unsigned() ^ (1 << 31)).to_be_bytes());
-        push_pairs(&mut bytes, digits);
-        if self.negative {
-            bytes[2..].iter_mut().for_each(|byte| *byte = !*byte);
-            bytes.push(u8::MAX);
-        }
-        Ok(number(bytes))
     }
 }
 

@@ -148,7 +148,7 @@ pub(crate) async fn publish(
     look(section).refuse()?;
     let topic = &topic.value;
     let brokers = &section.brokers.value;
-    let header = match &config.identity {
+    let header = match &config.identity.identity {
         Identity::Header(name) => name.clone(),
         _ => ID_HEADER.to_owned(),
     };

@@ -169,7 +169,7 @@ impl<'a> Plan<'a> {
             }
             Pointer::parse(text).map_err(|error| CliError::usage(format!("--{flag}: {error}")))
         };
-        let id = match (&args.id_field, config.map(|config| &config.identity)) {
+        let id = match (&args.id_field, config.map(|config| &config.identity.identity)) {
             (Some(text), _) => pointer("id-field", text)?,
             (None, Some(Identity::Field(pointer))) => pointer.clone(),
             (None, Some(Identity::Header(name))) => Pointer::member(name),

@@ -4,7 +4,7 @@
 //! use (see `uses`) may hold the names of variables instead of their values.
 
 use super::parse::Text;
-use handstamp_core::{ConsumerName, ConsumerOptions, Identity};
+use handstamp_core::{ConsumerName, ConsumerOptions, IdentityRule};
 use handstamp_stores::effect::{CompiledEffect, EffectSpec};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,8 +20,8 @@ pub(crate) struct Config {
     pub(crate) options: ConsumerOptions,
     /// Where messages come from.
     pub(crate) source: SourceSection,
-    /// Where the producer put the ids.
-    pub(crate) identity: Identity,
+    /// Where the producer put the ids, and what must be equal where one comes again.
+    pub(crate) identity: IdentityRule,
     /// Where inbox, dead letters and effects live.
     pub(crate) store: StoreSection,
     /// A topic of the source's brokers that receives a copy of each dead letter.

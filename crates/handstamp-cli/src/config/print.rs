@@ -1,10 +1,11 @@
 //! The effective configuration as TOML: every key, defaults included. Variables stand as they were
 //! written, passwords are masked.
 
+use super::identity;
 use super::model::{Config, EffectSection, SourceSection, StoreSection};
 use super::parse::{Text, shown_size};
 use handstamp_core::retry::RetryPolicy;
-use handstamp_core::{Identity, OnFailure, OnIdReuse, Order};
+use handstamp_core::{OnFailure, OnIdReuse, Order};
 use handstamp_stores::effect::{Encoding, ExpectRows, ParamSource};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,7 +18,7 @@ pub(crate) fn effective(config: &Config) -> String {
     document["consumer"] = Item::Table(consumer(config));
     document["retry"] = Item::Table(retry(&config.options.policy.retry));
     document["source"] = Item::Table(source(&config.source));
-    document["identity"] = Item::Table(identity(&config.identity));
+    document["identity"] = Item::Table(identity::table(&config.identity));
     document["store"] = Item::Table(store(&config.store));
     if let Some(topic) = &config.dead_letter {
         let mut table = Table::new();
@@ -108,20 +109,6 @@ fn source(source: &SourceSection) -> Table {
             table["path"] = text(&file.path);
             optional(&mut table, "state_dir", file.state_dir.as_ref());
         }
-    }
-    table
-}
-
-fn identity(identity: &Identity) -> Table {
-    let mut table = Table::new();
-    match identity {
-        Identity::Header(name) => table["header"] = value(name.as_str()),
-        Identity::Field(pointer) => table["field"] = value(pointer.as_str()),
-        Identity::Fields(pointers) => {
-            table["fields"] =
-                value(pointers.iter().map(handstamp_core::json::Pointer::as_str).collect::<Array>());
-        }
-        Identity::Key => table["key"] = value(true),
     }
     table
 }

@@ -1,7 +1,7 @@
 //! Runs the user's handler: one time limit, panics caught, both kinds of handler behind one trait.
 
 use crate::crash_point::CrashPoint;
-use crate::handler::{BatchHandler, Handler, HandlerError};
+use crate::handler::{BatchHandler, Handler, HandlerError, Route};
 use crate::message::Message;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -30,6 +30,9 @@ pub(crate) struct RunFailure {
 
 /// Both kinds of handler, boxed once a batch.
 pub(crate) trait DynHandler<Tx>: Send + Sync + 'static {
+    /// What becomes of a message before its claim.
+    fn route(&self, message: &Message) -> Route;
+
     fn run<'a>(
         &'a self,
         tx: &'a mut Tx,
@@ -41,6 +44,10 @@ pub(crate) trait DynHandler<Tx>: Send + Sync + 'static {
 pub(crate) struct OneByOne<H>(pub(crate) H);
 
 impl<Tx: Send + 'static, H: Handler<Tx>> DynHandler<Tx> for OneByOne<H> {
+    fn route(&self, _: &Message) -> Route {
+        Route::Run
+    }
+
     fn run<'a>(
         &'a self,
         tx: &'a mut Tx,
@@ -77,6 +84,10 @@ impl<Tx: Send + 'static, H: Handler<Tx>> DynHandler<Tx> for OneByOne<H> {
 pub(crate) struct Batched<H>(pub(crate) H);
 
 impl<Tx: Send + 'static, H: BatchHandler<Tx>> DynHandler<Tx> for Batched<H> {
+    fn route(&self, message: &Message) -> Route {
+        self.0.route(message)
+    }
+
     fn run<'a>(
         &'a self,
         tx: &'a mut Tx,

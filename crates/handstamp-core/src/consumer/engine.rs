@@ -19,7 +19,7 @@ use super::{Consumer, RunError, RunErrorKind, StopReason};
 use crate::breaker::BreakerState;
 use crate::decide::Order;
 use crate::delivery::{Delivery, DeliveryTag, Disposition, Lane};
-use crate::identity::Identity;
+use crate::identity::IdentityRule;
 use crate::source::{Capabilities, Command, Control, PortLimits, SourceErrorKind, SourcePort};
 use crate::start::StartStore;
 use crate::store::ConsumerKey;
@@ -59,7 +59,7 @@ pub(super) enum TurnEnd {
 
 pub(super) struct Engine<S: StartStore> {
     pub(super) shared: Rc<Shared<S>>,
-    identity: Identity,
+    identity: IdentityRule,
     pub(super) capabilities: Capabilities,
     pub(super) deliveries: mpsc::Receiver<Vec<Delivery>>,
     pub(super) control: mpsc::UnboundedReceiver<Control>,
@@ -489,7 +489,9 @@ impl<S: StartStore> Engine<S> {
         let received_at = crate::clock::now();
         let guard = self.shared.options.version.as_ref();
         let item = |delivery| Item::new(delivery, &self.identity, limit, received_at).versioned(guard);
-        let batches = turn.into_iter().map(|batch| batch.into_iter().map(item).collect()).collect();
+        let mut batches: Vec<Vec<Item>> =
+            turn.into_iter().map(|batch| batch.into_iter().map(item).collect()).collect();
+        batches.iter_mut().for_each(|batch| self.shared.pass_over(batch));
         let shared = Rc::clone(&self.shared);
         let turn = async move { TurnEnd::Lane(lane, shared.run_turn(lane, batches, slot).await) };
         self.running.push(turn.boxed_local());

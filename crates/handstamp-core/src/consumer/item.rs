@@ -1,9 +1,9 @@
 //! A delivery on its way through the engine.
 
 use crate::clock;
-use crate::delivery::{Delivery, DeliveryTag, Lane, ReadAhead, RecordFault};
-use crate::identity::Identity;
-use crate::message::{Message, Record, Timestamp, Truncation};
+use crate::delivery::{Delivery, DeliveryTag, Lane, RecordFault};
+use crate::identity::{Found, IdentityRule};
+use crate::message::{Message, Record, Timestamp, Truncation, first_i64};
 use crate::message_id::MessageId;
 use crate::parked::{FailedAttempt, HISTORY_MAX};
 use crate::store::{ClaimRequest, DeadLetter, FailureClass, Reason};
@@ -16,7 +16,14 @@ pub(crate) enum Body {
     /// Its id is known.
     Message(Message),
     /// It has no usable id.
-    Bare(Box<Record>),
+    Bare(Box<Bare>),
+}
+
+/// A record without a usable id, and the digest it has beside one that it may be given later.
+#[derive(Debug)]
+pub(crate) struct Bare {
+    record: Record,
+    digest: i64,
 }
 
 /// Why a message failed.
@@ -92,10 +99,10 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    /// Finds the id, or the reason why this is a dead letter.
+    /// Finds id and digest, or the reason why this is a dead letter.
     pub(crate) fn new(
         delivery: Delivery,
-        identity: &Identity,
+        rule: &IdentityRule,
         message_max_bytes: usize,
         received_at: Timestamp,
     ) -> Self {
@@ -105,29 +112,38 @@ impl Item {
             (size > message_max_bytes)
                 .then(|| (FailureClass::TooLarge, too_large(&record, size, message_max_bytes)))
         });
-        let ReadAhead { digest, shape } = ahead;
-        let mut id = identity.find(&record, shape);
+        let is_prefix = |(class, fault): &(FailureClass, RecordFault)| {
+            *class != FailureClass::TooLarge && fault.truncation.is_some()
+        };
+        let is_whole = !fault.as_ref().is_some_and(is_prefix);
+        let Found { mut id, mut digest, mut shape } = rule.find(&record, ahead, is_whole);
         let mut dead = None;
         let mut truncation = None;
         if let Some((class, RecordFault { reason, truncation: cut })) = fault {
             let class = if cut.is_some() { FailureClass::TooLarge } else { class };
             dead = Some(Failure { class, code: None, reason: Reason::new(&reason) });
             truncation = cut.map(Box::new);
+            if let Some(cut) = &truncation {
+                // Of the whole value, of which a prefix is kept.
+                digest.get_or_insert(first_i64(&cut.blake3));
+                id = id.map(|id| id.detached());
+                shape = None;
+            }
             if truncation.is_some()
                 && let Some(value) = &mut record.value
             {
                 // A copy, so that the prefix does not keep the whole body in memory.
                 *value = bytes::Bytes::copy_from_slice(&value[..value.len().min(message_max_bytes)]);
-                id = id.map(|(id, _)| (id.detached(), None));
             }
         }
         let body = match id {
-            Ok((id, shape)) => Body::Message(Message::with_shape(id, record, digest, shape)),
+            Ok(id) => Body::Message(Message::with_shape(id, record, digest, shape)),
             Err(fault) => {
                 let reason = Reason::new(&fault.reason);
                 let failure = Failure { class: FailureClass::Identity, code: None, reason };
                 dead.get_or_insert(failure);
-                Body::Bare(Box::new(record))
+                let digest = digest.unwrap_or_else(|| record.digest());
+                Body::Bare(Box::new(Bare { record, digest }))
             }
         };
         let trouble =
@@ -173,7 +189,7 @@ impl Item {
     pub(crate) fn record(&self) -> &Record {
         match &self.body {
             Body::Message(message) => message.record(),
-            Body::Bare(record) => record,
+            Body::Bare(bare) => &bare.record,
         }
     }
 
@@ -187,12 +203,11 @@ impl Item {
         self.suspected || self.alone.is_some()
     }
 
-    /// The digest of the whole value, also when only a prefix is kept.
+    /// The digest of the whole value or of its chosen fields, also when only a prefix is kept.
     pub(crate) fn digest(&self) -> i64 {
-        match (&self.truncation, &self.body) {
-            (Some(truncation), _) => crate::message::first_i64(&truncation.blake3),
-            (None, Body::Message(message)) => message.digest(),
-            (None, Body::Bare(record)) => record.digest(),
+        match &self.body {
+            Body::Message(message) => message.digest(),
+            Body::Bare(bare) => bare.digest,
         }
     }
 
@@ -243,6 +258,8 @@ fn too_large(record: &Record, size: usize, limit: usize) -> RecordFault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delivery::ReadAhead;
+    use crate::identity::Identity;
     use crate::json::Pointer;
     use crate::message::{Headers, Origin};
     use bytes::Bytes;
@@ -263,7 +280,7 @@ mod tests {
             fault: None,
             ahead: ReadAhead::default(),
         };
-        let identity = Identity::Field(Pointer::member("id"));
+        let identity = IdentityRule::new(Identity::Field(Pointer::member("id")));
         let item = Item::new(delivery(body.clone()), &identity, 100, Timestamp(0));
         assert!(body.is_unique(), "the prefix or the id holds the whole body");
         assert_eq!(item.id().unwrap().as_bytes(), b"a");

@@ -30,6 +30,7 @@
 //! | `gate` | the breaker: who may begin, and who waits aside |
 //! | `retries` | when the retry worker has its turns, and how much may be parked |
 //! | `resume` | its turn: parked messages that are due |
+//! | `routing` | what the handler wants at all, asked before anything is begun |
 //! | `versions` | what is newer than all that is applied of its key, and a consumer without an inbox |
 //! | `starts` | start records: what killed a process runs alone, then not at all |
 //! | `slot` | the right to have a transaction open |
@@ -57,6 +58,7 @@ mod outage;
 mod register;
 mod resume;
 mod retries;
+mod routing;
 mod slot;
 mod starts;
 mod versions;
@@ -67,7 +69,7 @@ pub use options::ConsumerOptions;
 pub(crate) use slot::Slots;
 
 use crate::handler::{BatchHandler, Handler, HandlerError};
-use crate::identity::Identity;
+use crate::identity::IdentityRule;
 use crate::message::Message;
 use crate::sink::Sink;
 use crate::source::{Source, SourceErrorKind};
@@ -171,7 +173,7 @@ pub struct Consumer<S: StartStore> {
     pub(crate) name: ConsumerName,
     pub(crate) source: Box<dyn Source>,
     pub(crate) store: Arc<S>,
-    pub(crate) identity: Identity,
+    pub(crate) identity: IdentityRule,
     pub(crate) handler: Arc<dyn DynHandler<S::Tx>>,
     pub(crate) options: ConsumerOptions,
     pub(crate) copy_to: Option<CopyTo>,
@@ -193,16 +195,21 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Where messages come from, and where the producer put their ids.
+    /// Where messages come from, and where the producer put their ids: an [`Identity`](crate::Identity), or an
+    /// [`IdentityRule`] that says more.
     #[must_use]
-    pub fn source(self, source: impl Source, identity: Identity) -> BuilderWithSource {
+    pub fn source(self, source: impl Source, identity: impl Into<IdentityRule>) -> BuilderWithSource {
         self.boxed_source(Box::new(source), identity)
     }
 
     /// The same for a source chosen at run time.
     #[must_use]
-    pub fn boxed_source(self, source: Box<dyn Source>, identity: Identity) -> BuilderWithSource {
-        BuilderWithSource { name: self.name, source, identity }
+    pub fn boxed_source(
+        self,
+        source: Box<dyn Source>,
+        identity: impl Into<IdentityRule>,
+    ) -> BuilderWithSource {
+        BuilderWithSource { name: self.name, source, identity: identity.into() }
     }
 }
 
@@ -210,7 +217,7 @@ impl Builder {
 pub struct BuilderWithSource {
     name: ConsumerName,
     source: Box<dyn Source>,
-    identity: Identity,
+    identity: IdentityRule,
 }
 
 impl fmt::Debug for BuilderWithSource {

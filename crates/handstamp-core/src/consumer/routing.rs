@@ -1,0 +1,72 @@
+//! What is wanted of a batch before anything of it is begun: the answers of [`BatchHandler::route`] in the engine.
+//!
+//! Authoritative: the handler, of which the same message always gets the same answer. So a message that is passed
+//! over needs no row to be settled: nothing of it can be lost, and whoever gets it again asks again, by what is
+//! wanted then. It is settled at once; a cumulative source moves on only once all in front of it are.
+//!
+//! ```text
+//! delivery ─► id, version ─► route ─┬─ run ──────► claimed, handled
+//!                                   ├─ reject ───► claimed, a dead letter, no attempt charged
+//!                                   └─ pass over ► unmatched, settled; no claim, no row
+//! ```
+//!
+//! What has no usable id, cannot be read or is too large is a dead letter before anybody is asked.
+
+use super::batch::Shared;
+use super::dispatch::DynHandler;
+use super::item::{End, Failure, Item};
+use crate::delivery::Disposition;
+use crate::handler::{HandlerError, Route};
+use crate::message::Message;
+use crate::start::StartStore;
+use crate::store::{FailureClass, Reason};
+use crate::telemetry::Counts;
+
+impl From<HandlerError> for Failure {
+    fn from(error: HandlerError) -> Self {
+        let class = error.class.unwrap_or(FailureClass::Rejected);
+        Self { class, code: None, reason: Reason::from_error(error.source.as_ref()) }
+    }
+}
+
+/// Whether a handler gets a message; `None`: it is passed over.
+pub(super) fn wanted<Tx: 'static>(
+    handler: &dyn DynHandler<Tx>,
+    message: &Message,
+) -> Option<Result<(), Failure>> {
+    match handler.route(message) {
+        Route::Run => Some(Ok(())),
+        Route::Reject(error) => Some(Err(error.into())),
+        Route::PassOver => None,
+    }
+}
+
+impl Item {
+    /// Asks what becomes of it; true: it is passed over.
+    pub(super) fn is_passed_over<Tx: 'static>(&mut self, handler: &dyn DynHandler<Tx>) -> bool {
+        let Some(message) = self.message().filter(|_| self.end().is_none()) else { return false };
+        match wanted(handler, message) {
+            Some(Ok(())) => false,
+            Some(Err(failure)) => {
+                self.trouble.get_or_insert_default().end = Some(End::Dead(failure));
+                false
+            }
+            None => true,
+        }
+    }
+}
+
+impl<S: StartStore> Shared<S> {
+    /// Takes out of a batch what is passed over, counts it and settles it.
+    pub(super) fn pass_over(&self, batch: &mut Vec<Item>) {
+        let passed: Vec<Item> = batch.extract_if(.., |item| item.is_passed_over(&*self.handler)).collect();
+        if passed.is_empty() {
+            return;
+        }
+        self.live.add(&Counts { unmatched: passed.len() as u64, ..Counts::default() });
+        for item in &passed {
+            tracing::debug!(target: "handstamp", "passed over, no effect wants it: {}", item.shown());
+        }
+        self.settle(&passed, Disposition::Ack);
+    }
+}
