@@ -25,7 +25,7 @@ pub(crate) enum Exit {
     CheckFailed,
     /// A run of the lab proves nothing: a control did no harm.
     #[cfg_attr(
-        not(any(feature = "crash-points", feature = "kafka")),
+        not(all(feature = "lab", any(feature = "crash-points", feature = "kafka"))),
         allow(dead_code, reason = "only a program that kills consumers has controls")
     )]
     Inconclusive,

@@ -1,6 +1,7 @@
 //! What `check` found: each with what to do.
 
 use crate::exit::Exit;
+use crate::output::width;
 use serde_json::{Value, json};
 
 /// How bad it is.
@@ -76,13 +77,17 @@ impl Findings {
         self.0.iter().filter(|finding| finding.level == level).count()
     }
 
-    /// For people.
-    pub(crate) fn text(&self) -> String {
+    /// For people, in lines of so many columns.
+    pub(crate) fn text(&self, columns: usize) -> String {
         let mut out = String::new();
         for finding in &self.0 {
-            out.push_str(&format!("{:<8} {}\n", finding.level.as_str(), finding.what));
-            if let Some(todo) = &finding.todo {
-                out.push_str(&format!("         {todo}\n"));
+            let texts = std::iter::once(&finding.what).chain(&finding.todo);
+            for (at, text) in texts.enumerate() {
+                let level = if at == 0 { finding.level.as_str() } else { "" };
+                for (line, part) in text.lines().enumerate() {
+                    let level = if line == 0 { level } else { "" };
+                    out.push_str(&width::behind(&format!("{level:<8} "), part, columns));
+                }
             }
         }
         let (failed, warnings) = (self.count(Level::Failed), self.count(Level::Warning));
@@ -121,6 +126,12 @@ mod tests {
         assert_eq!(findings.exit(), Exit::Ok);
         findings.fail("c", "do that");
         assert_eq!(findings.exit(), Exit::CheckFailed);
-        assert!(findings.text().ends_with("1 failed, 1 warnings\n"), "{}", findings.text());
+        findings.ok("a word and ".repeat(40));
+        for columns in [80, 100] {
+            let text = findings.text(columns);
+            assert!(text.ends_with("1 failed, 1 warnings\n"), "{text}");
+            assert!(text.lines().all(|line| width::width_of(line) <= columns), "{text}");
+            assert!(text.lines().any(|line| line.starts_with("         ")), "{text}");
+        }
     }
 }

@@ -12,6 +12,7 @@
 //! | retry after more than a second | park, with that wait | the same | park again | dead letter |
 //! | behind a parked one of its order key | park, nothing charged | the same | the same | the same |
 //! | reject | dead letter | dead letter | dead letter | dead letter |
+//! | unusable: no handler can be given it | dead letter | dead letter | dead letter | dead letter |
 //! | infrastructure fault | run again, nothing charged | the same | the same | the same |
 //! | crashed: a process died with it alone | run again alone, nothing charged | the same | the same | `max_crashes` times: dead letter |
 //!
@@ -22,6 +23,7 @@
 //! nobody ([`WaitsInPlace`](crate::retry::WaitsInPlace)): attempts and their number stay, only nobody sleeps. What is behind a failing message does what [`followers`] says.
 
 use crate::retry::{ASKED_MAX, IN_PLACE_MAX, RetryPolicy};
+use crate::store::FailureClass;
 use std::time::Duration;
 
 /// What happened to a message in one run.
@@ -42,6 +44,8 @@ pub enum Outcome {
     },
     /// Trying again cannot help.
     Reject,
+    /// No handler can be given it: no usable id or version, too large, or not a whole record.
+    Unusable,
     /// The handler panicked.
     Panic,
     /// The handler took too long.
@@ -168,12 +172,32 @@ pub fn decide(case: &Case<'_>, policy: &Policy) -> Verdict {
         Outcome::Retry { after } => failed(case, after, policy),
         Outcome::Panic | Outcome::Timeout => failed(case, None, policy),
         Outcome::Behind => Verdict::Park { wait: Duration::ZERO },
-        Outcome::Reject => Verdict::DeadLetter,
+        Outcome::Reject | Outcome::Unusable => Verdict::DeadLetter,
         Outcome::Infrastructure => Verdict::RunAgain,
         Outcome::Crashed { crashes } => match policy.retry.max_crashes {
             1.. if crashes >= policy.retry.max_crashes => Verdict::DeadLetter,
             _ => Verdict::RunAlone,
         },
+    }
+}
+
+/// The outcome behind a failure of this class, where nobody asked for another one; crashes are counted by whoever asks.
+#[must_use]
+pub fn outcome_of(class: FailureClass) -> Outcome {
+    match class {
+        FailureClass::Identity
+        | FailureClass::Unreadable
+        | FailureClass::TooLarge
+        | FailureClass::Version
+        | FailureClass::Unmatched
+        | FailureClass::Condition => Outcome::Unusable,
+        FailureClass::IdReused => Outcome::IdReused,
+        FailureClass::Rejected | FailureClass::Binding => Outcome::Reject,
+        FailureClass::Rows | FailureClass::Sql | FailureClass::Failed => Outcome::Retry { after: None },
+        FailureClass::Panicked => Outcome::Panic,
+        FailureClass::TimedOut => Outcome::Timeout,
+        FailureClass::Crashed => Outcome::Crashed { crashes: 0 },
+        FailureClass::Waiting => Outcome::Behind,
     }
 }
 
@@ -247,6 +271,7 @@ mod tests {
             proptest::option::of(0_u64..2_000_000_000)
                 .prop_map(|ms| Outcome::Retry { after: ms.map(Duration::from_millis) }),
             Just(Outcome::Reject),
+            Just(Outcome::Unusable),
             Just(Outcome::Panic),
             Just(Outcome::Timeout),
             Just(Outcome::Behind),

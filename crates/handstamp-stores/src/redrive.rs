@@ -13,7 +13,7 @@
 //! ```
 
 use crate::rows::{DeadLetterKey, DeadLetterRow, DeadLetterSummary};
-use handstamp_core::parked::OrderKey;
+use handstamp_core::parked::{OrderKey, ParkedStatus};
 use handstamp_core::{FailureClass, InboxState, MessageId, Timestamp};
 use std::time::Duration;
 
@@ -172,6 +172,19 @@ pub struct ParkedSummary {
     pub parked_at: Timestamp,
     /// Not before this time, by the database's clock, and not before those of its order key in front of it.
     pub due_at: Timestamp,
+    /// How long until then, by the database's clock; zero: it is due, or would be but for one in front of it.
+    pub due_in: Duration,
     /// Set where the order of its key must hold.
     pub order_key: Option<OrderKey>,
+    /// The first of its order key, where that is another one: this one waits for it.
+    pub behind: Option<DeadLetterKey>,
+}
+
+/// What of a consumer's messages has not come to its end, or to a bad one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// What waits for a retry.
+    pub parked: ParkedStatus,
+    /// How many dead letters there are; a store may stop at [`COUNTED_MAX`](handstamp_core::parked::COUNTED_MAX).
+    pub dead_letters: u64,
 }

@@ -3,7 +3,8 @@
 use handstamp_core::parked::FailedAttempt;
 use handstamp_core::{ConsumerName, MessageId, StoreError, Version, VersionKey};
 use handstamp_stores::redrive::{
-    AuditFilter, AuditRow, DeadLetterFilter, Operation, ParkedRow, ParkedSummary, Redrive, Redriven, Unparked,
+    AuditFilter, AuditRow, Backlog, DeadLetterFilter, Operation, ParkedRow, ParkedSummary, Redrive, Redriven,
+    Unparked,
 };
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 
@@ -86,6 +87,9 @@ pub(crate) trait Operations {
         keys: &[DeadLetterKey],
         operation: &Operation,
     ) -> Result<Vec<Unparked>, StoreError>;
+
+    /// How much is parked and how much was given up.
+    async fn backlog(&self, name: &ConsumerName) -> Result<Backlog, StoreError>;
 
     /// How many parked messages have a key and no order key.
     async fn parked_unordered(&self, name: &ConsumerName) -> Result<u64, StoreError>;
@@ -214,6 +218,10 @@ macro_rules! operations {
                 operation: &Operation,
             ) -> Result<Vec<Unparked>, StoreError> {
                 <$store>::discard_parked(self, name, keys, operation).await
+            }
+
+            async fn backlog(&self, name: &ConsumerName) -> Result<Backlog, StoreError> {
+                <$store>::backlog(self, name).await
             }
 
             async fn parked_unordered(&self, name: &ConsumerName) -> Result<u64, StoreError> {

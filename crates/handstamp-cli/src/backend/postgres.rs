@@ -270,7 +270,7 @@ mod tests {
         ] {
             let findings = judged(&odd);
             assert_eq!(findings.exit(), Exit::Ok, "{odd:?}");
-            assert!(findings.text().contains("1 warnings"), "{}", findings.text());
+            assert!(findings.text(100).contains("1 warnings"), "{}", findings.text(100));
         }
     }
 }

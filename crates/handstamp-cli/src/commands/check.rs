@@ -35,7 +35,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<Exit, CliError> {
     if args.json {
         output::print_json(&findings.json())?;
     } else {
-        output::print(&findings.text())?;
+        output::print(&findings.text(output::width::columns()))?;
     }
     Ok(findings.exit())
 }

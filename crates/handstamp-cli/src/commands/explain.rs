@@ -6,28 +6,54 @@
 use crate::cli::ExplainArgs;
 use crate::config::{self, Config, Uses};
 use crate::exit::{CliError, Exit};
-use crate::output::{self, table};
+use crate::output::{self, table, width};
 use handstamp_core::decide::{
     Case, Followers, OnFailure, Outcome, Place, Policy, Verdict, decide, followers,
 };
 use handstamp_core::json::Pointer;
 use handstamp_core::retry::{IN_VAIN_MAX, LEFT_OUT_FOR};
-use handstamp_core::{ConsumerOptions, Order};
+use handstamp_core::{ConsumerOptions, FailureClass, Order};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Every outcome, with how it is called. Those that fail and may be tried again are decided alike.
-const OUTCOMES: [(&str, Outcome); 9] = [
-    ("applied", Outcome::Ok),
-    ("duplicate", Outcome::Duplicate),
-    ("id reused", Outcome::IdReused),
-    ("stale: not newer than what is applied", Outcome::Stale),
-    ("failed: error, panic or timeout", Outcome::Retry { after: None }),
-    ("rejected", Outcome::Reject),
-    ("behind a parked one of its key", Outcome::Behind),
-    ("store or broker away", Outcome::Infrastructure),
-    ("alone when its process died", Outcome::Crashed { crashes: 0 }),
-];
+/// What becomes of messages that end alike.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    /// How it is called.
+    name: &'static str,
+    outcome: Outcome,
+    /// The classes of its failures.
+    classes: &'static [FailureClass],
+}
+
+const FAILED: &str = "failed: error, panic or timeout";
+
+/// Every outcome. Those that fail and may be tried again are decided alike; which class has which outcome says
+/// `handstamp_core::decide::outcome_of`.
+const KINDS: [Kind; 15] = {
+    use FailureClass as Class;
+    const fn kind(name: &'static str, outcome: Outcome, classes: &'static [Class]) -> Kind {
+        Kind { name, outcome, classes }
+    }
+    const FAILING: &[Class] = &[Class::Rows, Class::Sql, Class::Failed, Class::Panicked, Class::TimedOut];
+    [
+        kind("applied", Outcome::Ok, &[]),
+        kind("duplicate", Outcome::Duplicate, &[]),
+        kind("id reused", Outcome::IdReused, &[Class::IdReused]),
+        kind("stale: not newer than what is applied", Outcome::Stale, &[]),
+        kind("without a usable id", Outcome::Unusable, &[Class::Identity]),
+        kind("too large or unreadable", Outcome::Unusable, &[Class::TooLarge, Class::Unreadable]),
+        kind("without a usable version", Outcome::Unusable, &[Class::Version]),
+        kind("wanted by no effect", Outcome::Unusable, &[Class::Unmatched]),
+        kind("not to be decided by a condition", Outcome::Unusable, &[Class::Condition]),
+        kind("unfit for a parameter (binding)", Outcome::Reject, &[Class::Binding]),
+        kind(FAILED, Outcome::Retry { after: None }, FAILING),
+        kind("rejected", Outcome::Reject, &[Class::Rejected]),
+        kind("behind a parked one of its key", Outcome::Behind, &[Class::Waiting]),
+        kind("store or broker away", Outcome::Infrastructure, &[]),
+        kind("alone when its process died", Outcome::Crashed { crashes: 0 }, &[Class::Crashed]),
+    ]
+};
 
 /// Prints it.
 ///
@@ -38,7 +64,7 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<Exit, CliError> {
     if args.json {
         output::print_json(&object(&config))?;
     } else {
-        output::print(&text(&config))?;
+        output::print(&text(&config, width::columns()))?;
     }
     Ok(Exit::Ok)
 }
@@ -166,14 +192,25 @@ pub(super) fn words_on_followers(options: &ConsumerOptions) -> &'static str {
     }
 }
 
-fn tells(outcome: Outcome, options: &ConsumerOptions) -> bool {
-    match outcome {
+fn tells(kind: &Kind, options: &ConsumerOptions) -> bool {
+    match kind.outcome {
         Outcome::Behind => options.order == Order::Key,
         Outcome::Duplicate | Outcome::IdReused => options.inbox,
         Outcome::Stale => options.version.is_some(),
+        Outcome::Unusable => match kind.classes {
+            [FailureClass::Version] => options.version.is_some(),
+            // Only where effects have conditions.
+            [FailureClass::Unmatched | FailureClass::Condition] => false,
+            _ => true,
+        },
         Outcome::Crashed { .. } => options.policy.retry.max_crashes > 0,
         _ => true,
     }
+}
+
+/// Those that can be of this file.
+fn told(options: &ConsumerOptions) -> impl Iterator<Item = Kind> {
+    KINDS.into_iter().filter(|kind| tells(kind, options))
 }
 
 fn attempts_of(step: &Step, steps: usize) -> String {
@@ -193,11 +230,11 @@ fn rows(name: &str, outcome: Outcome, code: Option<&str>, policy: &Policy) -> Ve
     steps.iter().enumerate().map(row).collect()
 }
 
-fn text(config: &Config) -> String {
+fn text(config: &Config, columns: usize) -> String {
     let options = &config.options;
     let policy = &options.policy;
     let mut all = Vec::new();
-    for (name, outcome) in OUTCOMES.into_iter().filter(|(_, outcome)| tells(*outcome, options)) {
+    for Kind { name, outcome, .. } in told(options) {
         all.extend(rows(name, outcome, None, policy));
         if outcome == (Outcome::Retry { after: None }) {
             for code in policy.retry.max_attempts_by_code.keys() {
@@ -205,12 +242,13 @@ fn text(config: &Config) -> String {
             }
         }
     }
-    let mut out = table::plain(&["a message that is", "attempt", "what happens"], all);
+    let mut out = table::fitted(&["a message that is", "attempt", "what happens"], all, columns);
     let mut lines = sentences(options);
     lines.extend(config.dead_letter.as_ref().map(|topic| {
         format!("A copy of each dead letter is in the topic {} before it is settled.", topic.shown())
     }));
-    out.push_str(&format!("\n{}\n", lines.join("\n")));
+    out.push('\n');
+    lines.iter().for_each(|line| out.push_str(&width::behind("", line, columns)));
     out
 }
 
@@ -290,18 +328,22 @@ fn object(config: &Config) -> Value {
             "drawn": step.drawn,
         })
     };
-    let outcome = |name: &str, outcome: Outcome, code: Option<&str>| {
-        let steps = steps(outcome, code, policy);
+    let outcome = |kind: &Kind, code: Option<&str>| {
+        let steps = steps(kind.outcome, code, policy);
+        let classes: Vec<&str> = kind.classes.iter().map(|class| class.as_str()).collect();
         let longest = longest(&steps, policy).as_secs_f64();
         let attempts: Vec<Value> = steps.iter().map(step).collect();
-        json!({ "outcome": name, "code": code, "attempts": attempts, "waits_max_seconds": longest })
+        json!({
+            "outcome": kind.name, "classes": classes, "code": code, "attempts": attempts,
+            "waits_max_seconds": longest,
+        })
     };
     let mut outcomes = Vec::new();
-    for (name, kind) in OUTCOMES.into_iter().filter(|(_, kind)| tells(*kind, options)) {
-        outcomes.push(outcome(name, kind, None));
-        if kind == (Outcome::Retry { after: None }) {
+    for kind in told(options) {
+        outcomes.push(outcome(&kind, None));
+        if kind.outcome == (Outcome::Retry { after: None }) {
             let codes = policy.retry.max_attempts_by_code.keys();
-            outcomes.extend(codes.map(|code| outcome(name, kind, Some(code))));
+            outcomes.extend(codes.map(|code| outcome(&kind, Some(code))));
         }
     }
     let parks = parks(policy);
@@ -323,6 +365,7 @@ fn object(config: &Config) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handstamp_core::decide::outcome_of;
 
     #[test]
     fn the_default_is_two_in_place_then_parked_with_growing_waits_then_dead() {
@@ -350,7 +393,26 @@ mod tests {
         };
         assert_eq!(said(&policy), [(1, 2, "run_alone"), (3, 3, "dead_letter")]);
         policy.retry.max_crashes = 0;
-        assert!(!tells(crashed, &ConsumerOptions { policy, ..ConsumerOptions::default() }));
+        let options = ConsumerOptions { policy, ..ConsumerOptions::default() };
+        assert!(told(&options).all(|kind| kind.outcome != crashed));
+    }
+
+    #[test]
+    fn every_class_is_told_once_as_the_table_decides_it() {
+        for class in FailureClass::ALL {
+            let of_class: Vec<Kind> =
+                KINDS.into_iter().filter(|kind| kind.classes.contains(&class)).collect();
+            assert_eq!(of_class.len(), 1, "{class:?}");
+            let (outcome, told) = (outcome_of(class), of_class[0].outcome);
+            let same = match outcome {
+                // Decided alike, and told in one row.
+                Outcome::Panic | Outcome::Timeout => told == Outcome::Retry { after: None },
+                other => told == other,
+            };
+            assert!(same, "{class:?}: {outcome:?} is told as {told:?}");
+            let policy = Policy::default();
+            assert_eq!(steps(outcome, None, &policy), steps(told, None, &policy), "{class:?}");
+        }
     }
 
     fn options(order: Order, on_failure: OnFailure) -> ConsumerOptions {

@@ -50,8 +50,8 @@ async fn get_with<B: Backend>(
         return Ok(Exit::Ok);
     }
     match row {
-        None => output::print(&format!("consumer {} has not seen {id}\n", config.name))?,
-        Some(row) => output::print(&table::fields(&fields(&row, &letters)))?,
+        None => output::print(&not_known(config, id))?,
+        Some(row) => output::print(&table::fields(&fields(config, &row, &letters)))?,
     }
     for letter in &letters.reused {
         let fields = dlq::fields(letter);
@@ -96,10 +96,27 @@ async fn reused<S: Operations>(
     Ok(store.letters(&config.name, &filter, None, REUSED_MAX).await?)
 }
 
+fn not_known(config: &Config, id: &MessageId) -> String {
+    let name = &config.name;
+    match config.options.inbox {
+        true => format!("consumer {name} has not seen {id}\n"),
+        false => format!("consumer {name} remembers no id (inbox = false), so nothing is known of {id}\n"),
+    }
+}
+
+/// With a version guard the inbox says applied of what is stale too: its outcome is durable, and nothing of it ran.
+pub(super) fn may_be_stale(config: &Config, state: InboxState) -> bool {
+    state == InboxState::Applied && config.options.version.is_some()
+}
+
 /// For a person: a fact a line.
-fn fields(row: &InboxRow, letters: &Letters) -> Vec<(&'static str, String)> {
+fn fields(config: &Config, row: &InboxRow, letters: &Letters) -> Vec<(&'static str, String)> {
+    let state = match may_be_stale(config, row.state) {
+        true => "done: applied, or stale (not newer than what is applied of its key)",
+        false => row.state.as_str(),
+    };
     let mut fields = vec![
-        ("state", row.state.as_str().to_owned()),
+        ("state", state.to_owned()),
         ("first seen", row.first_seen.to_string()),
         ("id", row.id.to_string()),
     ];
@@ -121,6 +138,7 @@ fn object(config: &Config, id: &MessageId, row: Option<&InboxRow>, letters: &Let
         "id": id.to_string(),
         "known": row.is_some(),
         "state": row.map(|row| row.state.as_str()),
+        "may_be_stale": row.is_some_and(|row| may_be_stale(config, row.state)),
         "first_seen": row.map(|row| row.first_seen.to_string()),
         // 64 bits do not fit every reader's numbers.
         "digest": row.and_then(|row| row.digest).map(|digest| format!("{:016x}", digest.cast_unsigned())),

@@ -6,6 +6,7 @@ mod explain;
 mod inbox;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
+mod left;
 mod migrate;
 pub(crate) mod publish;
 mod run;

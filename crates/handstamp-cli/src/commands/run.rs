@@ -1,5 +1,6 @@
 //! `run`: consume until told to stop.
 
+use super::left;
 use crate::backend::{Backend, source, with_backend};
 use crate::cli::RunArgs;
 use crate::config::{self, Config, SourceSection, Uses};
@@ -8,8 +9,10 @@ use crate::output::{self, json, live::LiveLine, table};
 use crate::signals::{self, Stop};
 use handstamp_core::retry::Backoff;
 use handstamp_core::{
-    BreakerState, Consumer, ConsumerOptions, Counts, LiveCounts, Report, RunError, StopReason, StoreError,
+    BreakerState, Consumer, ConsumerOptions, Counts, LiveCounts, Report, RunError, RunErrorKind, StopReason,
+    StoreError,
 };
+use handstamp_stores::redrive::Backlog;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -65,11 +68,12 @@ async fn run_with<B: Backend>(
         biased;
         () = stop.clone().asked() => {
             output::say("stopped before anything was received");
-            return finish(config, args, Ok(nothing_done(started)));
+            return finish(config, args, Ok(nothing_done(started)), None);
         }
         opened = prepare(backend, config, args) => opened?,
     };
     let (store, effects) = opened;
+    let asked_last = Arc::clone(&store);
     tracing::info!(consumer = %config.name, store = %backend.place(), "running");
     let consumer = Consumer::builder(config.name.clone())
         .boxed_source(source, config.identity.clone())
@@ -80,7 +84,9 @@ async fn run_with<B: Backend>(
     let live = LiveLine::start(Arc::clone(counts.get_or_init(|| consumer.live_counts())));
     let result = Box::pin(consumer.run_local(stop.asked())).await;
     drop(live);
-    finish(config, args, result)
+    let is_away = result.as_ref().is_err_and(|error| !matches!(error.kind, RunErrorKind::Source(_)));
+    let left = if is_away { None } else { left::ask(&*asked_last, config).await };
+    finish(config, args, result, left)
 }
 
 /// Migrates if asked, opens the store, prepares the effects and asks the store whether the source's position
@@ -151,13 +157,26 @@ fn node() -> String {
     format!("{}:{}", host.unwrap_or("unknown"), std::process::id())
 }
 
-fn finish(config: &Config, args: &RunArgs, result: Result<Report, RunError>) -> Result<Exit, CliError> {
+fn finish(
+    config: &Config,
+    args: &RunArgs,
+    result: Result<Report, RunError>,
+    left: Option<Backlog>,
+) -> Result<Exit, CliError> {
+    let object = |mut object: Value| {
+        object["left"] = left::object(left.as_ref());
+        object
+    };
+    let text = |report: &Report| {
+        let left = left.as_ref().map(|left| left::text(&args.file, left, output::width::columns()));
+        format!("{}{}", table::report(report), left.unwrap_or_default())
+    };
     match result {
         Ok(report) => {
             if args.json {
-                output::print_json(&json::report(Some(config.name.as_str()), &report))?;
+                output::print_json(&object(json::report(Some(config.name.as_str()), &report)))?;
             } else {
-                output::print(&table::report(&report))?;
+                output::print(&text(&report))?;
             }
             if let Some(words) = nothing_new(config, &report) {
                 output::say(&words);
@@ -168,10 +187,10 @@ fn finish(config: &Config, args: &RunArgs, result: Result<Report, RunError>) -> 
             let mut failed = CliError::from(&error);
             match &error.report {
                 Some(report) if args.json => {
-                    let object = stopped_by_error(Some(config.name.as_str()), report);
+                    let object = object(stopped_by_error(Some(config.name.as_str()), report));
                     failed.object = Some(Box::new(object));
                 }
-                Some(report) => output::print(&table::report(report))?,
+                Some(report) => output::print(&text(report))?,
                 None => {}
             }
             Err(failed)

@@ -4,6 +4,7 @@
 //! makes it one, so that it is the same tomorrow, on another machine, and in `redrive --group`.
 
 use super::shape::shape;
+use handstamp_core::parked::FailedAttempt;
 use handstamp_core::{FailureClass, Timestamp};
 use handstamp_stores::rows::{DeadLetterKey, DeadLetterSummary};
 use std::collections::HashMap;
@@ -28,6 +29,11 @@ impl Alike {
     /// Of one dead letter.
     pub(crate) fn of(letter: &DeadLetterSummary) -> Self {
         Self { class: letter.class, code: letter.code.clone(), shape: shape(letter.reason.as_str()) }
+    }
+
+    /// Of one that failed so before.
+    pub(crate) fn of_attempt(failed: &FailedAttempt) -> Self {
+        Self { class: failed.class, code: failed.code.clone(), shape: shape(failed.reason.as_str()) }
     }
 
     /// Its name.

@@ -42,6 +42,8 @@ pub(crate) fn report(consumer: Option<&str>, report: &Report) -> Value {
         "crashes_found": counts.crashes_found,
         "notices": notices,
         "lag": lag,
+        // Asked of the store by whoever can.
+        "left": null,
         "took_seconds": report.took.as_secs_f64(),
         "busy_seconds": report.busy.as_secs_f64(),
         "messages_per_second": super::rate(report),

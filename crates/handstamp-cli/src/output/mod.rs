@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `live` | the line that changes while a run goes on |
 //! | `table` | tables for people |
+//! | `width` | how wide a line for people may be |
 //! | `json` | objects for programs |
 
 pub(crate) mod json;
 pub(crate) mod live;
 pub(crate) mod table;
+pub(crate) mod width;
 
 use crate::exit::{CliError, Exit};
 use crate::redact;
@@ -34,7 +36,7 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), CliError> {
 ///
 /// # Errors
 /// As [`print`].
-#[cfg(feature = "kafka")]
+#[cfg(all(feature = "kafka", feature = "lab"))]
 pub(crate) fn print_result(json: bool, object: &serde_json::Value, text: &str) -> Result<(), CliError> {
     if json { print_json(object) } else { print(text) }
 }

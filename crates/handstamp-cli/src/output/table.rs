@@ -1,7 +1,13 @@
 //! Tables for people.
 
+use super::width;
 use comfy_table::{ContentArrangement, Table, presets};
 use handstamp_core::{Counts, Report, StopReason};
+
+/// Columns between two cells.
+const GAP: usize = 2;
+/// The last column is never narrower than this.
+const LAST_MIN: usize = 24;
 
 /// A plain table with a header line.
 pub(crate) fn plain(header: &[&str], rows: Vec<Vec<String>>) -> String {
@@ -15,6 +21,45 @@ pub(crate) fn plain(header: &[&str], rows: Vec<Vec<String>>) -> String {
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     format!("{}\n", lines.join("\n"))
+}
+
+/// A plain table whose last column is wrapped to what is left of so many columns.
+pub(crate) fn fitted(header: &[&str], mut rows: Vec<Vec<String>>, columns: usize) -> String {
+    let before_last = header.len().saturating_sub(1);
+    let widest = |at: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| width::width_of(cell));
+        cells.chain([width::width_of(header[at])]).max().unwrap_or_default()
+    };
+    let used: usize = (0..before_last).map(|at| widest(at) + GAP).sum();
+    let room = columns.saturating_sub(used + 1).max(LAST_MIN);
+    for cell in rows.iter_mut().filter_map(|row| row.get_mut(before_last)) {
+        *cell = width::wrap(cell, room).join("\n");
+    }
+    plain(header, rows)
+}
+
+/// A table in which what needs more room stands below each row's cells. Their lines are at most so wide; what is
+/// below fits by itself and ends with a line's end.
+pub(crate) fn with_below(
+    header: &[&str],
+    header_below: &str,
+    rows: Vec<(Vec<String>, String)>,
+    columns: usize,
+) -> String {
+    let (mut cells, below): (Vec<Vec<String>>, Vec<String>) = rows.into_iter().unzip();
+    let last = header.len().saturating_sub(1);
+    let widest = |at: usize| {
+        let own = cells.iter().filter_map(|row| row.get(at)).map(|cell| width::width_of(cell));
+        own.chain([width::width_of(header[at])]).max().unwrap_or_default()
+    };
+    let used: usize = (0..last).map(|at| widest(at) + GAP).sum();
+    let room = columns.saturating_sub(used + 1).max(1);
+    for cell in cells.iter_mut().filter_map(|row| row.get_mut(last)) {
+        *cell = width::cut_front(cell, room);
+    }
+    let table = plain(header, cells);
+    let below = std::iter::once(header_below.to_owned()).chain(below);
+    table.lines().zip(below).map(|(line, below)| format!("{}\n{below}", width::cut(line, columns))).collect()
 }
 
 /// Facts about one thing, one a line.

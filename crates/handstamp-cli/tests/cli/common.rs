@@ -99,7 +99,6 @@ impl Place {
     }
 
     /// Runs with more variables.
-    #[cfg(all(feature = "kafka", feature = "postgres"))]
     pub(crate) fn run_with(&self, log: &str, args: &[&str], env: &[(&str, &str)]) -> Done {
         self.start_with(log, args, env).finish()
     }
@@ -271,6 +270,11 @@ impl Done {
     /// Standard error in one line: the parser lists arguments below its sentence.
     pub(crate) fn said(&self) -> String {
         self.stderr.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Standard output in one line: what is wide is wrapped.
+    pub(crate) fn unwrapped(&self) -> String {
+        self.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     /// Standard output as one JSON object.

@@ -3,6 +3,7 @@
 // Helpers of tests panic as tests do: that is the failure report.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod again;
 mod answers;
 mod classes;
 mod clauses;
@@ -34,3 +35,4 @@ mod usage;
 mod variables;
 mod versions;
 mod wallet;
+mod widths;

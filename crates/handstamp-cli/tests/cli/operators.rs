@@ -223,7 +223,7 @@ fn a_reason_escapes_what_is_not_printable_once() {
         assert!(run.stderr.contains(reason), "{reason} is not in {}", run.stderr);
     }
     assert!(reasons.iter().any(|reason| reason.contains(r"\u{0}")), "{reasons:?}");
-    let table = place.quiet(&["dlq", "list", "file.toml"]).exits(0).stdout;
+    let table = place.run_with("off", &["dlq", "list", "file.toml"], &[("COLUMNS", "300")]).exits(0).stdout;
     assert!(reasons.iter().all(|reason| table.contains(reason)), "{table}");
 }
 

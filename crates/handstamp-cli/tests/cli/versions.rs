@@ -51,8 +51,99 @@ fn what_is_stale_is_counted_in_the_table_and_in_json() {
     assert!(listed.contains("version") && listed.contains("no usable version in field /seq"), "{listed}");
     let class = place.run(&["dlq", "list", "p.toml", "--class", "version", "--json"]).exits(0).json();
     assert_eq!(class["dead_letters"].as_array().unwrap().len(), 1, "{class}");
-    // What is stale has an outcome.
-    place.run(&["inbox", "get", "p.toml", "a1"]).exits(0);
+    // What is stale has an outcome, which the inbox cannot tell from an effect that was committed.
+    for id in ["a1", "a10"] {
+        let told = place.run(&["inbox", "get", "p.toml", id]).exits(0).stdout;
+        assert!(told.contains("done: applied, or stale (not newer than"), "{told}");
+        let object = place.run(&["inbox", "get", "p.toml", id, "--json"]).exits(0).json();
+        assert_eq!((&object["state"], &object["may_be_stale"]), (&"applied".into(), &true.into()));
+    }
+}
+
+#[test]
+fn who_remembers_no_id_says_so_and_who_has_no_guard_knows_what_is_applied() {
+    let without = place("inbox = false\nnaturally_idempotent = true", &LINES[..4]);
+    without.run(&["run", "p.toml"]).exits(0);
+    let told = without.run(&["inbox", "get", "p.toml", "a1"]).exits(0).stdout;
+    assert!(told.contains("remembers no id (inbox = false)"), "{told}");
+    let plain = place("", &LINES[..4]);
+    plain.run(&["run", "p.toml"]).exits(0);
+    let told = plain.run(&["inbox", "get", "p.toml", "a1"]).exits(0).stdout;
+    assert!(told.lines().any(|line| line.split_whitespace().eq(["state", "applied"])), "{told}");
+    let object = plain.run(&["inbox", "get", "p.toml", "a1", "--json"]).exits(0).json();
+    assert_eq!(object["may_be_stale"], false);
+}
+
+/// Each kind of message as `explain` tells it: what a run does with it is that.
+#[test]
+fn what_explain_says_of_each_kind_is_what_a_run_does() {
+    let long = format!(r#"{{"id":"long","of":"a","seq":9,"fill":"{}"}}"#, "x".repeat(300));
+    let lines = [
+        r#"{"id":"ok","of":"a","seq":2}"#,
+        r#"{"id":"ok","of":"a","seq":2}"#,
+        r#"{"id":"ok","of":"a","seq":3}"#,
+        r#"{"id":"old","of":"a","seq":1}"#,
+        r#"{"of":"a","seq":4}"#,
+        long.as_str(),
+        r#"{"id":"no-version","of":"a"}"#,
+        r#"{"id":"unfit","of":"b","seq":99999999999999999999}"#,
+    ];
+    let place = place(&format!("{GUARD}\nmax_message_bytes = 200"), &lines);
+    let told = place.quiet(&["explain", "p.toml", "--json"]).exits(0).json();
+    let then = |class: Option<&str>, name: &str| {
+        let of = |outcome: &&serde_json::Value| match class {
+            Some(class) => outcome["classes"].as_array().unwrap().iter().any(|one| one == class),
+            None => outcome["outcome"].as_str().unwrap().starts_with(name),
+        };
+        let found = told["outcomes"].as_array().unwrap().iter().find(of);
+        found.unwrap_or_else(|| panic!("{name}: {told}"))["attempts"][0]["then"].clone()
+    };
+    let run = place.run(&["run", "p.toml", "--json"]).exits(0).json();
+    for (name, count) in [("duplicate", "duplicate"), ("stale", "stale")] {
+        assert_eq!((&then(None, name), &run[count]), (&"skip".into(), &1.into()), "{run}");
+    }
+    assert_eq!((&then(None, "applied"), &run["applied"]), (&"apply".into(), &1.into()), "{run}");
+    let list = place.run(&["dlq", "list", "p.toml", "--json"]).exits(0).json();
+    let mut dead: Vec<&str> = list["dead_letters"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|letter| {
+            let class = letter["class"].as_str().unwrap();
+            assert_eq!(then(Some(class), class), "dead_letter", "{letter}");
+            class
+        })
+        .collect();
+    dead.sort_unstable();
+    assert_eq!(dead, ["binding", "id_reused", "identity", "too_large", "version"]);
+}
+
+#[test]
+fn a_run_says_what_it_leaves_and_how_to_look_at_it() {
+    let guarded = format!("{GUARD}\n[retry]\nbackoff_base = \"365days\"\nbackoff_cap = \"365days\"\n");
+    let place = place(&guarded, &LINES);
+    place.write("schema.sql", "CREATE TABLE seen (id TEXT, seq INTEGER CHECK (seq <> 10));");
+    let run = place.run(&["run", "p.toml", "--json"]).exits(0).json();
+    let left = &run["left"];
+    assert_eq!((&left["parked"], &left["dead_letters"]), (&1.into(), &1.into()), "{run}");
+    assert!(left["next_due_seconds"].as_f64().is_some() && left["oldest_parked_seconds"].as_f64().is_some());
+    let text = place.run(&["run", "p.toml"]).exits(0).stdout;
+    for words in [
+        " 1 stay parked, the first due in ",
+        "\n   handstamp dlq parked p.toml\n",
+        "\n 1 dead letters\n   handstamp dlq groups p.toml\n",
+    ] {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+    // Nothing is left, nothing is said.
+    for key in ["parked", "list"] {
+        let listed = place.run(&["dlq", key, "p.toml", "--json"]).exits(0).json();
+        let rows = listed.get("parked").or(listed.get("dead_letters")).unwrap();
+        let key = rows[0]["key"].as_str().unwrap().to_owned();
+        place.run(&["dlq", "discard", "p.toml", &key, "--why", "x"]).exits(0);
+    }
+    let text = place.run(&["run", "p.toml"]).exits(0).stdout;
+    assert!(!text.contains("handstamp dlq"), "{text}");
 }
 
 #[test]
@@ -80,8 +171,8 @@ fn an_inbox_is_left_out_only_by_those_who_say_what_holds_redeliveries_off() {
 fn check_and_explain_say_what_a_guard_does_and_what_is_given_up() {
     let said = |consumer: &str| {
         let place = place(consumer, &LINES);
-        let check = place.quiet(&["check", "p.toml"]).exits(0).stdout;
-        (check, place.quiet(&["explain", "p.toml"]).exits(0).stdout)
+        let check = place.quiet(&["check", "p.toml"]).exits(0).unwrapped();
+        (check, place.quiet(&["explain", "p.toml"]).exits(0).unwrapped())
     };
     let rule = "of each value of /of only what is newer by /seq is applied; what is as old or older is settled as stale";
     let given_up = "no id is remembered";
@@ -90,7 +181,7 @@ fn check_and_explain_say_what_a_guard_does_and_what_is_given_up() {
     assert!(explain.contains(rule) && explain.contains("stale: not newer than what is applied"), "{explain}");
     assert!(explain.contains("duplicate"), "{explain}");
     let (check, explain) = said(&format!("{GUARD}\ninbox = false"));
-    assert!(check.contains("warning  consumer.inbox = false: no id is remembered"), "{check}");
+    assert!(check.contains("warning consumer.inbox = false: no id is remembered"), "{check}");
     assert!(check.contains("held off by its version alone"), "{check}");
     assert!(explain.contains("No inbox: no id is remembered") && !explain.contains("duplicate"), "{explain}");
     let (check, explain) = said("inbox = false\nnaturally_idempotent = true");

@@ -10,7 +10,7 @@
 use super::batch::Shared;
 use super::item::{End, Failure, Item, Unknown};
 use super::versions::other_kind;
-use crate::decide::{OnIdReuse, Order};
+use crate::decide::{Case, Order, Outcome, Place, Verdict, decide};
 use crate::message::Timestamp;
 use crate::message_id::shown_text;
 use crate::parked::{Dedup, FailedAttempt, OrderKey, Park};
@@ -83,9 +83,9 @@ impl Kept {
 impl<S: StartStore> Shared<S> {
     pub(super) fn plan(&self, chunk: &[Item], claims: Vec<Claim>) -> Vec<Plan> {
         let mut claims = claims.into_iter();
-        let reused = match self.options.policy.on_id_reuse {
-            OnIdReuse::DeadLetter => Plan::RecordReused,
-            OnIdReuse::Count => Plan::CountReused,
+        let reused = match self.without_a_run(Outcome::IdReused) {
+            Verdict::DeadLetter => Plan::RecordReused,
+            _ => Plan::CountReused,
         };
         chunk
             .iter()
@@ -106,6 +106,13 @@ impl<S: StartStore> Shared<S> {
                 }
             })
             .collect()
+    }
+
+    /// What the table says of an outcome that needs no attempt.
+    fn without_a_run(&self, outcome: Outcome) -> Verdict {
+        let (place, waits) = (Place::Delivered, false);
+        let case = Case { outcome, attempts: 0, code: None, place, waits, random: 0 };
+        decide(&case, &self.options.policy)
     }
 
     /// Finds those that must wait behind a parked message of their key.

@@ -28,6 +28,7 @@
 //! # Ok(()) }
 //! ```
 
+mod backlog;
 mod binding;
 mod classify;
 mod config;

@@ -507,7 +507,7 @@ fn parked_of(row: &Row) -> Result<Result<ParkedMessage, StoreError>, tokio_postg
     }))
 }
 
-fn status_of(row: &Row) -> Result<ParkedStatus, tokio_postgres::Error> {
+pub(super) fn status_of(row: &Row) -> Result<ParkedStatus, tokio_postgres::Error> {
     Ok(ParkedStatus {
         count: u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or_default(),
         due_in: row.try_get::<_, Option<i64>>(1)?.map(duration),

@@ -25,6 +25,7 @@ use handstamp_core::{
     StoreErrorKind, Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use tokio::time::timeout;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
@@ -486,13 +487,20 @@ fn parked_summary_of(row: &Row) -> Read<ParkedSummary> {
         Ok(message) => message,
         Err(error) => return Ok(Err(error)),
     };
-    let order_key = row.try_get::<_, Option<&[u8]>>(15)?.map(<[u8; 16]>::try_from).transpose();
-    let Ok(order_key) = order_key else { return Ok(Err(strange("key"))) };
+    let (Ok(order_key), Ok(behind)) = (
+        row.try_get::<_, Option<&[u8]>>(15)?.map(<[u8; 16]>::try_from).transpose(),
+        row.try_get::<_, Option<&[u8]>>(17)?.map(<[u8; 16]>::try_from).transpose(),
+    ) else {
+        return Ok(Err(strange("key")));
+    };
+    let due_in: i64 = row.try_get(16)?;
     Ok(Ok(ParkedSummary {
         seq: row.try_get(12)?,
         message,
         parked_at: Timestamp(row.try_get(13)?),
         due_at: Timestamp(row.try_get(14)?),
         order_key: order_key.map(OrderKey),
+        due_in: Duration::from_millis(u64::try_from(due_in).unwrap_or_default()),
+        behind: behind.map(DeadLetterKey),
     }))
 }

@@ -32,6 +32,7 @@
 //! # }
 //! ```
 
+mod backlog;
 mod classify;
 mod config;
 mod connect;

@@ -369,7 +369,7 @@ pub(super) fn rehearse(
     resume(connection, consumer, &dedup, &Resumed::Dead { failed, charged: true })
 }
 
-fn status(connection: &Connection, consumer: &ConsumerKey) -> Result<ParkedStatus, StoreError> {
+pub(super) fn status(connection: &Connection, consumer: &ConsumerKey) -> Result<ParkedStatus, StoreError> {
     let failed = |e| own_error(connection, "counting parked messages", e);
     let mut status = connection.prepare_cached(STATUS).map_err(failed)?;
     let read = |row: &Row<'_>| {

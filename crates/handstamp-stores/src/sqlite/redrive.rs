@@ -20,12 +20,14 @@ use crate::rows::DeadLetterKey;
 use handstamp_core::parked::{FailedAttempt, OrderKey};
 use handstamp_core::{ConsumerName, CrashPoint, FailureClass, InboxState, MessageId, StoreError, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::time::Duration;
 
 const LOOK: &str = include_str!("sql/redrive_look.sql");
 const OWN: &str = include_str!("sql/redrive_own.sql");
 const NEW: &str = include_str!("sql/redrive_new.sql");
 const MOVE: &str = include_str!("sql/redrive_move.sql");
 const DELETE: &str = include_str!("sql/dead_letter_delete.sql");
+const KEEP: &str = include_str!("sql/attempts_keep.sql");
 const DISCARD: &str = include_str!("sql/discard_inbox.sql");
 const KNOWN: &str = include_str!("sql/known.sql");
 const FORGET: &str = include_str!("sql/crashes_forget.sql");
@@ -168,6 +170,7 @@ impl Within<'_> {
             return self.state_of(&id).map(Redriven::Known);
         }
         let order_key = redrive.order_key.map(|key| key.0);
+        self.keep_why(key)?;
         self.run("parking dead letters", MOVE, params![self.consumer, key.0, id, order_key])?;
         self.run("parking dead letters", DELETE, params![self.consumer, key.0])?;
         self.forget_crashes(key)?;
@@ -181,11 +184,17 @@ impl Within<'_> {
         if found.is_own {
             self.run("discarding dead letters", DISCARD, params![found.id, self.consumer])?;
         }
+        self.keep_why(key)?;
         self.run("discarding dead letters", DELETE, params![self.consumer, key.0])?;
         self.forget_crashes(key)?;
         CrashPoint::MidDiscard.reached();
         self.audit(Action::Discard, key, found.id.as_deref())?;
         Ok(true)
+    }
+
+    /// Whoever looks later finds why it was a dead letter.
+    fn keep_why(&self, key: DeadLetterKey) -> Result<(), StoreError> {
+        self.run("keeping failed attempts", KEEP, params![self.consumer, key.0]).map(drop)
     }
 
     /// Whoever gave the message up may have died before it could forget them.
@@ -311,5 +320,7 @@ fn parked_summary_of(row: &Row<'_>) -> rusqlite::Result<Result<ParkedSummary, St
         parked_at: Timestamp(row.get(13)?),
         due_at: Timestamp(row.get(14)?),
         order_key: row.get::<_, Option<[u8; 16]>>(15)?.map(OrderKey),
+        due_in: Duration::from_millis(u64::try_from(row.get::<_, i64>(16)?).unwrap_or_default()),
+        behind: row.get::<_, Option<[u8; 16]>>(17)?.map(DeadLetterKey),
     }))
 }

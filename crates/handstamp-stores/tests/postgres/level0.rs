@@ -28,6 +28,7 @@ on_each_server!(
     without_our_tables_it_says_so,
     looking_up_acting_and_marking_apart_doubles,
     a_claim_is_one_round_trip,
+    the_second_of_a_claim_is_the_one_it_lies_in,
 );
 
 async fn the_first_claim_wins_and_the_next_one_is_a_duplicate(database: TestDatabase) {
@@ -432,4 +433,45 @@ async fn a_claim_is_one_round_trip(database: TestDatabase) {
         let flown = flights.load(Ordering::Relaxed) - before;
         assert_eq!(flown, 1, "{what}");
     }
+}
+
+/// In the second half of a second, where rounding would name the next one.
+async fn the_second_of_a_claim_is_the_one_it_lies_in(database: TestDatabase) {
+    let mut client = database.client().await;
+    let consumer = ConsumerName::register(&client, "wallet").await.unwrap();
+    let ids = fresh(1, 4);
+    let mut seen = Vec::new();
+    for requests in [&ids[..1], &ids[1..]] {
+        let wait = "SELECT pg_sleep(CASE WHEN f < 0.6 THEN 0.6 - f WHEN f > 0.9 THEN 1.6 - f ELSE 0 END) \
+                    FROM (SELECT (extract(epoch FROM clock_timestamp()) % 1)::float8 AS f) AS part";
+        let (tx, second) = 'late: {
+            for _ in 0..20 {
+                client.batch_execute(wait).await.unwrap();
+                let tx = client.transaction().await.unwrap();
+                let now =
+                    "SELECT floor(extract(epoch FROM now()))::int8, extract(epoch FROM now()) % 1 > 0.5";
+                let row = tx.query_one(now, &[]).await.unwrap();
+                if row.get::<_, bool>(1) {
+                    break 'late (tx, row.get::<_, i64>(0));
+                }
+                tx.rollback().await.unwrap();
+                // The borrow ends with the transaction.
+                client = database.client().await;
+            }
+            panic!("never in the second half of a second");
+        };
+        claim_many(&tx, &consumer, requests).await.unwrap();
+        tx.commit().await.unwrap();
+        seen.push(second);
+    }
+    let tx = client.transaction().await.unwrap();
+    let again = claim_many(&tx, &consumer, &ids).await.unwrap();
+    let first_seen: Vec<i64> = again
+        .iter()
+        .map(|claim| match claim {
+            Claim::Duplicate { first_seen, .. } => first_seen.0 / 1000,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(first_seen, [seen[0], seen[1], seen[1], seen[1]]);
 }

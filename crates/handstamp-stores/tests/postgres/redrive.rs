@@ -19,6 +19,7 @@ on_each_server!(
     a_thousand_letters_go_back_at_once,
     letters_are_found_by_what_they_are,
     parked_messages_are_listed_in_order,
+    why_it_was_given_up_is_kept_once,
 );
 
 fn operation(n: u8) -> Operation {
@@ -336,4 +337,28 @@ async fn parked_messages_are_listed_in_order(database: TestDatabase) {
         assert_eq!(row.due_at.0 - row.parked_at.0, i64::try_from(park.wait.as_millis()).unwrap());
     }
     assert_eq!(store.parked(&name("other"), None, 10).await.unwrap(), []);
+}
+
+/// Why a dead letter was one is kept when it goes, where its history says nothing of it.
+async fn why_it_was_given_up_is_kept_once(database: TestDatabase) {
+    let (store, key) = database.wallet().await;
+    let (nameless, told, gone) =
+        (letter(None, FailureClass::Identity, Some(b"{}")), failed("told"), failed("gone"));
+    bury(&store, &key, &[nameless.clone(), told.clone(), gone.clone()]).await;
+    let (mut tx, _) = store.begin(&key, &[]).await.unwrap();
+    store.note_attempts(&mut tx, &key, &[(told.dedup(), attempt("one"))]).await.unwrap();
+    store.commit(tx).await.unwrap();
+    let named = Redrive { new_id: Some(id("named")), ..again(nameless.dedup()) };
+    let answers = store.redrive(&key.name, &[named, again(told.dedup())], &operation(1)).await.unwrap();
+    assert_eq!(answers, [Redriven::Parked, Redriven::Parked]);
+    let gone_key = DeadLetterKey(gone.dedup());
+    assert_eq!(store.discard(&key.name, &[gone_key], &operation(2)).await.unwrap(), [true]);
+    for dead in [&nameless, &gone] {
+        let history = store.attempts(&key.name, DeadLetterKey(dead.dedup())).await.unwrap();
+        assert_eq!(history.len(), 1, "{history:?}");
+        let kept = (history[0].class, &history[0].code, &history[0].reason, history[0].at);
+        assert_eq!(kept, (dead.class, &dead.code, &dead.reason, dead.failed_at));
+    }
+    let history = store.attempts(&key.name, DeadLetterKey(told.dedup())).await.unwrap();
+    assert_eq!(history, [attempt("one")]);
 }

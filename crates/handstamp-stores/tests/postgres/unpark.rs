@@ -5,7 +5,7 @@ use crate::parked::{attempt, ids, park, park_of, take};
 use handstamp_core::parked::{HISTORY_MAX, OrderKey, Park, ParkingStore, Resumed};
 use handstamp_core::{Claim, ConsumerKey, FailureClass, InboxState, Store, Timestamp};
 use handstamp_stores::postgres::PostgresStore;
-use handstamp_stores::redrive::{Action, AuditFilter, Operation, Unparked};
+use handstamp_stores::redrive::{Action, AuditFilter, Backlog, Operation, Unparked};
 use handstamp_stores::rows::DeadLetterKey;
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ on_each_server!(
     messages_without_an_order_key_are_counted,
     the_audit_is_read_in_pages_and_by_what_it_says,
     a_history_ends_at_a_hundred_attempts,
+    a_list_says_what_each_one_waits_for,
+    what_is_left_is_counted,
 );
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -241,4 +243,50 @@ async fn a_history_ends_at_a_hundred_attempts(database: TestDatabase) {
         (108, attempt("104").reason),
         "counted, and the last one's reason is there"
     );
+}
+
+async fn a_list_says_what_each_one_waits_for(database: TestDatabase) {
+    let (store, key) = database.wallet().await;
+    park_each(
+        &store,
+        &key,
+        &[
+            ("a", Some(1), HOUR),
+            ("b", Some(1), Duration::ZERO),
+            ("c", Some(2), Duration::ZERO),
+            ("d", None, HOUR),
+        ],
+    )
+    .await;
+    park_each(&store, &key, &[("e", Some(1), HOUR)]).await;
+    database.until(DUE, 2).await;
+    let listed = store.parked(&key.name, None, 10).await.unwrap();
+    let a = Some(key_of("a"));
+    assert_eq!(listed.iter().map(|row| row.behind).collect::<Vec<_>>(), [None, a, None, None, a]);
+    let is_due: Vec<bool> = listed.iter().map(|row| row.due_in.is_zero()).collect();
+    assert_eq!(is_due, [false, true, true, false, false]);
+    for row in &listed {
+        let whole = store.parked_message(&key.name, row.message.key).await.unwrap().unwrap();
+        assert_eq!((whole.behind, whole.due_at), (row.behind, row.due_at), "a list says what one says");
+    }
+}
+
+async fn what_is_left_is_counted(database: TestDatabase) {
+    let (store, key) = database.wallet().await;
+    assert_eq!(store.backlog(&key.name).await.unwrap(), Backlog::default());
+    assert_eq!(store.backlog(&name("nobody")).await.unwrap(), Backlog::default());
+    park_each(&store, &key, &[("a", Some(1), HOUR), ("b", Some(1), Duration::ZERO)]).await;
+    let left = store.backlog(&key.name).await.unwrap();
+    assert_eq!((left.parked.count, left.dead_letters), (2, 0));
+    // What is behind another one is not due before it.
+    assert!(left.parked.due_in.unwrap() > Duration::from_secs(3000), "{left:?}");
+    assert!(left.parked.oldest.unwrap() < HOUR, "{left:?}");
+    park_each(&store, &key, &[("c", None, Duration::ZERO)]).await;
+    let dead = letter(Some("dead"), FailureClass::Failed, Some(b"{}"));
+    let (mut tx, _) = store.begin(&key, &[request("dead", None)]).await.unwrap();
+    store.record(&mut tx, &key, &[dead]).await.unwrap();
+    store.commit(tx).await.unwrap();
+    database.until(DUE, 2).await;
+    let left = store.backlog(&key.name).await.unwrap();
+    assert_eq!((left.parked.count, left.parked.due_in, left.dead_letters), (3, Some(Duration::ZERO), 1));
 }

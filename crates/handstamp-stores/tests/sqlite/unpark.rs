@@ -5,7 +5,7 @@ use handstamp_core::parked::{HISTORY_MAX, OrderKey, Park, ParkingStore, Resumed}
 use handstamp_core::{
     Claim, ConsumerKey, ConsumerName, DeadLetter, FailureClass, InboxState, Store, Timestamp,
 };
-use handstamp_stores::redrive::{Action, AuditFilter, Operation, Unparked};
+use handstamp_stores::redrive::{Action, AuditFilter, Backlog, Operation, Unparked};
 use handstamp_stores::rows::DeadLetterKey;
 use handstamp_stores::sqlite::SqliteStore;
 use std::time::Duration;
@@ -213,4 +213,44 @@ async fn a_history_ends_at_a_hundred_attempts() {
         (105, attempt(104).reason),
         "counted, and the last one's reason is there"
     );
+}
+
+#[tokio::test]
+async fn a_list_says_what_each_one_waits_for() {
+    let folder = TempDir::new().unwrap();
+    let store = open(&folder).await;
+    let consumer = registered(&store, "wallet").await;
+    park(&store, &consumer, &[waits("a", Some(1)), row("b", Some(1)), row("c", Some(2)), waits("d", None)])
+        .await;
+    park(&store, &consumer, &[waits("e", Some(1))]).await;
+    let listed = store.parked(&wallet(), None, 10).await.unwrap();
+    let a = Some(key_of("a"));
+    assert_eq!(listed.iter().map(|row| row.behind).collect::<Vec<_>>(), [None, a, None, None, a]);
+    let is_due: Vec<bool> = listed.iter().map(|row| row.due_in.is_zero()).collect();
+    assert_eq!(is_due, [false, true, true, false, false]);
+    for row in &listed {
+        let whole = store.parked_message(&wallet(), row.message.key).await.unwrap().unwrap();
+        assert_eq!((whole.behind, whole.due_at), (row.behind, row.due_at), "a list says what one says");
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_is_counted() {
+    let folder = TempDir::new().unwrap();
+    let store = open(&folder).await;
+    let consumer = registered(&store, "wallet").await;
+    assert_eq!(store.backlog(&wallet()).await.unwrap(), Backlog::default());
+    assert_eq!(store.backlog(&ConsumerName::new("nobody").unwrap()).await.unwrap(), Backlog::default());
+    park(&store, &consumer, &[waits("a", Some(1)), row("b", Some(1))]).await;
+    let left = store.backlog(&wallet()).await.unwrap();
+    assert_eq!((left.parked.count, left.dead_letters), (2, 0));
+    // What is behind another one is not due before it.
+    assert!(left.parked.due_in.unwrap() > Duration::from_secs(3000), "{left:?}");
+    assert!(left.parked.oldest.unwrap() < HOUR, "{left:?}");
+    park(&store, &consumer, &[row("c", None)]).await;
+    let (mut tx, _) = store.begin(&consumer, &requests(["dead"])).await.unwrap();
+    store.record(&mut tx, &consumer, &[letter(Some(b"dead"), FailureClass::Sql)]).await.unwrap();
+    store.commit(tx).await.unwrap();
+    let left = store.backlog(&wallet()).await.unwrap();
+    assert_eq!((left.parked.count, left.parked.due_in, left.dead_letters), (3, Some(Duration::ZERO), 1));
 }

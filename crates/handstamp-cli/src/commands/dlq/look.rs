@@ -1,19 +1,16 @@
 //! `dlq list`, `dlq groups`, `dlq audit`: what is there, without its bytes.
 
-use super::{PAGE, REASON_CHARS, say_more, show, text};
+use super::{PAGE, say_more, show, text};
 use crate::backend::{Backend, Operations, with_backend};
 use crate::cli::dlq::{DlqAuditArgs, DlqGroupsArgs, DlqListArgs};
 use crate::config::{self, Config, Uses};
 use crate::dlq::groups::{GROUPS_MAX, Group, Groups};
 use crate::exit::{CliError, Exit};
-use crate::output::{self, table};
-use handstamp_core::ConsumerName;
+use crate::output::{self, table, width};
+use handstamp_core::{ConsumerName, Timestamp};
 use handstamp_stores::redrive::{AuditRow, DeadLetterFilter};
 use handstamp_stores::rows::DeadLetterSummary;
 use serde_json::{Value, json};
-
-/// Columns of a terminal that a table for people may take.
-const WIDTH: usize = 100;
 
 /// Lists dead letters.
 ///
@@ -33,7 +30,7 @@ pub(super) fn list(args: &DlqListArgs) -> Result<Exit, CliError> {
         } else if letters.is_empty() {
             output::print("no dead letters\n")?;
         } else {
-            output::print(&letters_table(&letters))?;
+            output::print(&letters_table(&letters, width::columns()))?;
             say_more(more);
         }
         Ok(Exit::Ok)
@@ -62,19 +59,19 @@ async fn collect<S: Operations>(
     }
 }
 
-fn letters_table(letters: &[DeadLetterSummary]) -> String {
+/// Two lines a dead letter: where it came from, and below its id and reason.
+fn letters_table(letters: &[DeadLetterSummary], columns: usize) -> String {
     let row = |letter: &DeadLetterSummary| {
-        vec![
+        let cells = vec![
             letter.key.to_string(),
-            text::id(letter),
             letter.class.as_str().to_owned(),
             letter.attempts.to_string(),
             letter.origin.to_string(),
-            text::cut(&text::one_line(letter), REASON_CHARS),
-        ]
+        ];
+        (cells, text::id_and_reason(letter, columns))
     };
     let rows = letters.iter().map(row).collect();
-    table::plain(&["key", "id", "class", "attempts", "origin", "reason"], rows)
+    table::with_below(&["key", "class", "attempts", "origin"], text::ID_AND_REASON, rows, columns)
 }
 
 /// Counts dead letters that failed alike.
@@ -134,7 +131,7 @@ fn print_groups(
         output::print("no dead letters\n")?;
         return Ok(Exit::Ok);
     }
-    output::print(&if args.wide { wide(&groups) } else { narrow(&groups) })?;
+    output::print(&if args.wide { wide(&groups) } else { narrow(&groups, width::columns()) })?;
     if other > 0 {
         output::say(&format!("{} more fit into none of {GROUPS_MAX} groups", table::grouped(other)));
     }
@@ -142,38 +139,36 @@ fn print_groups(
     Ok(Exit::Ok)
 }
 
-fn cells(group: &Group) -> Vec<String> {
+fn cells(group: &Group, time: fn(Timestamp) -> String) -> Vec<String> {
     vec![
         group.alike.name().to_string(),
         table::grouped(group.count),
         group.alike.class.as_str().to_owned(),
         group.alike.code.clone().unwrap_or_default(),
-        group.first.to_string(),
-        group.last.to_string(),
+        time(group.first),
+        time(group.last),
     ]
 }
 
 /// A line a group, with the whole reason.
 fn wide(groups: &[Group]) -> String {
-    let row =
-        |group: &Group| [cells(group), vec![group.example.to_string(), group.alike.shape.clone()]].concat();
+    let row = |group: &Group| {
+        let cells = cells(group, |time| time.to_string());
+        [cells, vec![group.example.to_string(), group.alike.shape.clone()]].concat()
+    };
     let header = ["group", "count", "class", "code", "first", "last", "example", "reason"];
     table::plain(&header, groups.iter().map(row).collect())
 }
 
 /// Two lines a group, which fit a terminal: below its counts an example, and as much of the reason as there is
 /// room for.
-fn narrow(groups: &[Group]) -> String {
+fn narrow(groups: &[Group], columns: usize) -> String {
+    let row = |group: &Group| {
+        let below = format!("    {}  {}", group.example, cause(&group.alike.shape));
+        (cells(group, text::to_the_second), format!("{}\n", width::cut(&below, columns)))
+    };
     let header = ["group", "count", "class", "code", "first", "last"];
-    let table = table::plain(&header, groups.iter().map(cells).collect());
-    let mut lines = table.lines();
-    let mut out = format!("{}\n", lines.next().unwrap_or_default());
-    for (line, group) in lines.zip(groups) {
-        let below = format!("{:4}{}  ", "", group.example);
-        let room = WIDTH.saturating_sub(below.chars().count() + 1);
-        out.push_str(&format!("{line}\n{below}{}\n", text::cut(&cause(&group.alike.shape), room)));
-    }
-    out
+    table::with_below(&header, "", groups.iter().map(row).collect(), columns)
 }
 
 /// The reason without the statement that an effect's number already names: what went wrong comes first.
@@ -228,7 +223,7 @@ pub(super) fn audit(args: &DlqAuditArgs) -> Result<Exit, CliError> {
     } else if rows.is_empty() {
         output::print("nothing was done\n")?;
     } else {
-        output::print(&show::audit_table(&rows))?;
+        output::print(&show::audit_table(&rows, width::columns()))?;
         say_more(more);
     }
     Ok(Exit::Ok)
@@ -262,15 +257,16 @@ mod tests {
         }
         groups.add(&letter(9, 1_700_000_000_000, None, "short"));
         let (groups, _) = groups.finish();
-        let shown = narrow(&groups);
-        assert_eq!(shown.lines().count(), 5, "{shown}");
-        assert!(shown.lines().all(|line| line.chars().count() <= WIDTH), "{shown}");
-        for group in &groups {
-            assert!(
-                shown.contains(&group.example.to_string()) && shown.contains(&group.alike.name().to_string())
-            );
+        for columns in [80, 100] {
+            let shown = narrow(&groups, columns);
+            assert_eq!(shown.lines().count(), 5, "{shown}");
+            assert!(shown.lines().all(|line| width::width_of(line) <= columns), "{shown}");
+            for group in &groups {
+                let name = group.alike.name().to_string();
+                assert!(shown.contains(&group.example.to_string()) && shown.contains(&name));
+            }
+            assert!(shown.contains("short") && shown.contains('…'), "{shown}");
         }
-        assert!(shown.contains("short") && shown.contains('…'), "{shown}");
         let wide = wide(&groups);
         assert_eq!(wide.lines().count(), 3, "{wide}");
         assert!(groups.iter().all(|group| wide.contains(group.alike.shape.trim_end())), "{wide}");

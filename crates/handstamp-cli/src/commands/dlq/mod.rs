@@ -7,12 +7,16 @@
 //! | `show` | `show`, `export`: dead letters whole |
 //! | `redrive` | `redrive`, `discard`: what is done to those that are meant |
 //! | `selection` | those that are meant, one after the other |
+//! | `before` | those that it was done to before, and what became of them since |
 //! | `nobody` | what is said where one was named and none is there |
 //! | `verdicts` | what became of them, counted and said |
+//! | `next` | what has to happen then |
 //! | `who` | who does it, as the system calls them |
 //! | `text` | one dead letter for a person and for a program |
 
+mod before;
 mod look;
+mod next;
 mod nobody;
 pub(super) mod parked;
 mod redrive;
@@ -30,8 +34,6 @@ use serde_json::{Map, Value};
 
 /// Rows read at a time.
 const PAGE: u32 = 500;
-/// Characters of a reason in a table.
-const REASON_CHARS: usize = 200;
 
 fn say_more(more: bool) {
     if more {

@@ -1,18 +1,23 @@
 //! `dlq parked`; and parked messages where other commands meet them: found by id, shown, sent now, given up.
 
+use super::before::{Asked, Since};
 use super::verdicts::Verdicts;
-use super::{PAGE, REASON_CHARS, say_more, text};
+use super::{PAGE, say_more, text};
 use crate::backend::{Backend, Operations, with_backend};
 use crate::cli::dlq::DlqParkedArgs;
 use crate::config::{self, Uses};
 use crate::exit::{CliError, Exit};
-use crate::output::{self, table};
+use crate::output::{self, table, width};
 use handstamp_core::retry::Backoff;
 use handstamp_core::{ConsumerName, DeadLetter, MessageId, Timestamp};
 use handstamp_stores::redrive::{Action, Operation, ParkedRow, ParkedSummary, Unparked};
 use handstamp_stores::rows::DeadLetterKey;
 use serde_json::{Value, json};
 
+/// Columns of the key that another one is behind; `dlq show` has all of it.
+const FIRST_COLUMNS: usize = 9;
+/// So wide is a line that also says since when.
+const ALL_COLUMNS: usize = 100;
 /// One that a worker is trying is asked for so often.
 const TRIES: u32 = 10;
 
@@ -48,7 +53,7 @@ pub(super) fn list(args: &DlqParkedArgs) -> Result<Exit, CliError> {
     } else if parked.is_empty() {
         output::print("nothing is parked\n")?;
     } else {
-        output::print(&parked_table(&parked))?;
+        output::print(&parked_table(&parked, width::columns()))?;
         say_more(more);
     }
     Ok(Exit::Ok)
@@ -57,7 +62,9 @@ pub(super) fn list(args: &DlqParkedArgs) -> Result<Exit, CliError> {
 fn of_summary(parked: &ParkedSummary) -> Value {
     let mut object = text::summary(&parked.message);
     add_times(&mut object, parked.parked_at, parked.due_at);
+    object["due_in_seconds"] = json!(parked.due_in.as_secs_f64());
     object["keeps_order"] = json!(parked.order_key.is_some());
+    object["behind"] = json!(parked.behind.map(|key| key.to_string()));
     object
 }
 
@@ -66,21 +73,34 @@ fn add_times(object: &mut Value, parked_at: Timestamp, due_at: Timestamp) {
     object["due_at"] = json!(due_at.to_string());
 }
 
-fn parked_table(parked: &[ParkedSummary]) -> String {
+/// Two lines a message: when its turn comes, and below its id and reason.
+fn parked_table(parked: &[ParkedSummary], columns: usize) -> String {
+    let header = ["key", "class", "attempts", "due", "parked at"];
+    // The last one is left out where there is no room for it.
+    let header = if columns < ALL_COLUMNS { &header[..4] } else { &header[..] };
     let row = |parked: &ParkedSummary| {
         let letter = &parked.message;
-        vec![
+        let mut cells = vec![
             letter.key.to_string(),
-            text::id(letter),
             letter.class.as_str().to_owned(),
             letter.attempts.to_string(),
-            parked.parked_at.to_string(),
-            parked.due_at.to_string(),
-            text::cut(&text::one_line(letter), REASON_CHARS),
-        ]
+            due(parked),
+            text::to_the_second(parked.parked_at),
+        ];
+        cells.truncate(header.len());
+        (cells, text::id_and_reason(letter, columns))
     };
     let rows = parked.iter().map(row).collect();
-    table::plain(&["key", "id", "class", "attempts", "parked at", "due at", "reason"], rows)
+    table::with_below(header, text::ID_AND_REASON, rows, columns)
+}
+
+/// When it is tried again. The time of one that is behind another says nothing: its turn comes first.
+fn due(parked: &ParkedSummary) -> String {
+    match parked.behind {
+        Some(first) => format!("behind {}", width::cut(&first.to_string(), FIRST_COLUMNS)),
+        None if parked.due_in.is_zero() => "now".to_owned(),
+        None => text::to_the_second(parked.due_at),
+    }
 }
 
 /// Adds to an object of a message what is known of it because it is parked.
@@ -134,12 +154,9 @@ pub(in crate::commands) async fn with_id<S: Operations>(
 
 /// What is done to parked messages that were named.
 pub(super) struct ParkedJob<'a> {
-    pub(super) name: &'a ConsumerName,
-    pub(super) action: Action,
+    pub(super) asked: Asked<'a>,
     pub(super) operation: &'a Operation,
     pub(super) dry_run: bool,
-    /// Another id was given, which none of these takes.
-    pub(super) has_new_id: bool,
 }
 
 impl ParkedJob<'_> {
@@ -155,10 +172,14 @@ impl ParkedJob<'_> {
     ) -> Result<Vec<DeadLetterKey>, CliError> {
         let mut keys = Vec::with_capacity(parked.len());
         for row in parked {
-            match self.stays(row) {
-                Some(why) => verdicts.stays(row.message.key, why),
-                None if self.action == Action::Redrive && row.due_in.is_zero() => verdicts.was_done(),
-                None => keys.push(row.message.key),
+            let waits = row.behind.is_some() || row.due_in.is_zero();
+            if self.asked.as_id.is_some_and(|id| row.message.letter.id.as_ref() != Some(id)) {
+                let why = "it is parked and has an id of its own: name it without --as-id";
+                verdicts.stays(row.message.key, why);
+            } else if self.asked.action == Action::Redrive && waits {
+                self.needs_no_sending(store, row, verdicts).await?;
+            } else {
+                keys.push(row.message.key);
             }
         }
         if self.dry_run {
@@ -173,9 +194,9 @@ impl ParkedJob<'_> {
             if tries > 0 {
                 tokio::time::sleep(Backoff::CONFLICT.wait(tries, u32::MAX)).await;
             }
-            let answers = super::redrive::again(async || match self.action {
-                Action::Redrive => store.send_now(self.name, &keys, self.operation).await,
-                Action::Discard => store.discard_parked(self.name, &keys, self.operation).await,
+            let answers = super::redrive::again(async || match self.asked.action {
+                Action::Redrive => store.send_now(self.asked.name, &keys, self.operation).await,
+                Action::Discard => store.discard_parked(self.asked.name, &keys, self.operation).await,
             })
             .await?;
             let mut busy = Vec::new();
@@ -194,11 +215,23 @@ impl ParkedJob<'_> {
         Ok(missing)
     }
 
-    fn stays(&self, row: &ParkedRow) -> Option<String> {
-        if self.has_new_id {
-            return Some("it is parked and has an id of its own: name it without --as-id".to_owned());
+    /// One that is due, or whose turn comes later: it was sent back before, or else there is nothing to send.
+    async fn needs_no_sending<S: Operations>(
+        &self,
+        store: &S,
+        row: &ParkedRow,
+        verdicts: &mut Verdicts,
+    ) -> Result<(), CliError> {
+        let key = row.message.key;
+        let newest = self.asked.newest_of(store, key).await?;
+        match (newest.is_some_and(|line| line.action == Action::Redrive), row.behind) {
+            (true, _) => verdicts.was_done(Since::of_parked(row)),
+            (false, None) => verdicts.is_due(),
+            (false, Some(first)) => verdicts.stays(
+                key,
+                format!("it waits behind {first}, which is of its key and comes first: send that one"),
+            ),
         }
-        let first = row.behind.filter(|_| self.action == Action::Redrive)?;
-        Some(format!("it waits behind {first}, which is of its key and comes first: send that one"))
+        Ok(())
     }
 }

@@ -3,6 +3,8 @@
 //! Authoritative: the store. Each chunk is one transaction with its audit rows; what was answered is done. So the
 //! same command again finds only what is left, however this one ended.
 
+use super::before::Asked;
+use super::next::Next;
 use super::parked::ParkedJob;
 use super::selection::{Meant, Selection};
 use super::verdicts::Verdicts;
@@ -16,9 +18,10 @@ use crate::output::{self, live::Progress};
 use crate::signals;
 use handstamp_core::parked::OrderKey;
 use handstamp_core::retry::Backoff;
-use handstamp_core::{CrashPoint, FailureClass, MessageId, Order, StoreError, StoreErrorKind};
+use handstamp_core::{ConsumerName, CrashPoint, FailureClass, MessageId, Order, StoreError, StoreErrorKind};
 use handstamp_stores::redrive::{Action, AuditFilter, Operation, Redrive, Redriven};
 use handstamp_stores::rows::{DeadLetterKey, DeadLetterSummary};
+use std::collections::HashSet;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -37,6 +40,12 @@ struct Job<'a> {
     operation: Operation,
     as_id: Option<&'a MessageId>,
     rate: Option<Rate>,
+}
+
+impl Job<'_> {
+    fn asked(&self) -> Asked<'_> {
+        Asked { name: &self.config.name, action: self.action, as_id: self.as_id }
+    }
 }
 
 /// Sends dead letters back.
@@ -78,9 +87,9 @@ fn run(job: &Job<'_>) -> Result<Exit, CliError> {
     }))?;
     let consumer = job.config.name.as_str();
     if job.selection.json {
-        output::print_json(&verdicts.object(consumer, &job.operation))?;
+        output::print_json(&verdicts.object(consumer, &job.operation, &Next::of(job.config)))?;
     } else {
-        output::print(&verdicts.text())?;
+        output::print(&verdicts.text(&Next::of(job.config)))?;
     }
     if verdicts.stopped {
         output::say("stopped: what was said is done, and the same command goes on with the rest");
@@ -102,6 +111,7 @@ async fn work<S: Operations>(
     }
     let mut paced = Paced::new(job.rate.filter(|_| !job.selection.dry_run));
     let mut progress = Progress::start();
+    let mut promised = HashSet::new();
     while meant.left() > 0 {
         let at_most = tokio::select! {
             biased;
@@ -114,11 +124,11 @@ async fn work<S: Operations>(
         let done = verdicts.done;
         let outcome = match meant.next(at_most).await {
             Ok(chunk) if chunk.is_empty() => break,
-            Ok(chunk) => act(store, job, chunk, &mut verdicts).await,
+            Ok(chunk) => act(store, job, chunk, &mut promised, &mut verdicts).await,
             Err(error) => Err(error),
         };
         if let Err(mut error) = outcome {
-            let object = verdicts.object(job.config.name.as_str(), &job.operation);
+            let object = verdicts.object(job.config.name.as_str(), &job.operation, &Next::of(job.config));
             error.object = Some(Box::new(object));
             return Err(error.hint("what was answered is done; the same command goes on with the rest"));
         }
@@ -131,19 +141,20 @@ async fn work<S: Operations>(
 /// Nothing fits. A filter may find nothing; what was named by its group or id was to be there, unless this was
 /// done to it before.
 async fn nothing<S: Operations>(store: &S, job: &Job<'_>, verdicts: &mut Verdicts) -> Result<(), CliError> {
-    let (name, file) = (&job.config.name, &job.selection.file);
-    if let Some(id) = &job.selection.filter.id {
-        let before = AuditFilter { id: Some(id.clone()), ..AuditFilter::default() };
-        // The newest: what was sent back before and is given up since then is not there to be sent back.
-        let newest = store.audit_where(name, &before, None, 1).await?;
-        if newest.first().is_some_and(|row| row.action == job.action) {
-            verdicts.was_done();
-            return Ok(());
-        }
-    }
+    let (name, file, asked) = (&job.config.name, &job.selection.file, job.asked());
     match (&job.selection.filter.id, job.selection.group) {
-        (Some(id), _) => Err(nobody::with_id(store, name, file, id).await?),
-        (None, Some(group)) => Err(nobody::in_group(file, group)),
+        (Some(id), _) => {
+            let before = AuditFilter { id: Some(id.clone()), ..AuditFilter::default() };
+            let Some(row) = asked.newest(store, &before).await? else {
+                return Err(nobody::with_id(store, name, file, id).await?);
+            };
+            verdicts.mean_one_more();
+            asked.judge(store, &row, verdicts).await
+        }
+        (None, Some(group)) => {
+            asked.of_group(store, group, verdicts).await?;
+            if verdicts.is_empty() { Err(nobody::in_group(file, group)) } else { Ok(()) }
+        }
         (None, None) => Ok(()),
     }
 }
@@ -177,11 +188,12 @@ impl Paced {
     }
 }
 
-/// One chunk.
+/// One chunk; `promised` are the new ids of a dry run.
 async fn act<S: Operations>(
     store: &S,
     job: &Job<'_>,
     chunk: Vec<Meant>,
+    promised: &mut HashSet<MessageId>,
     verdicts: &mut Verdicts,
 ) -> Result<(), CliError> {
     let (mut letters, mut parked) = (Vec::new(), Vec::new());
@@ -193,19 +205,14 @@ async fn act<S: Operations>(
         }
     }
     if !parked.is_empty() {
-        let parked_job = ParkedJob {
-            name: &job.config.name,
-            action: job.action,
-            operation: &job.operation,
-            dry_run: job.selection.dry_run,
-            has_new_id: job.as_id.is_some(),
-        };
+        let parked_job =
+            ParkedJob { asked: job.asked(), operation: &job.operation, dry_run: job.selection.dry_run };
         for key in parked_job.run(store, &parked, verdicts).await? {
             missing(store, job, key, verdicts).await?;
         }
     }
     match job.action {
-        Action::Redrive => send(store, job, &letters, verdicts).await,
+        Action::Redrive => send(store, job, &letters, promised, verdicts).await,
         Action::Discard => give_up(store, job, &letters, verdicts).await,
     }
 }
@@ -217,12 +224,9 @@ async fn missing<S: Operations>(
     key: DeadLetterKey,
     verdicts: &mut Verdicts,
 ) -> Result<(), CliError> {
-    let filter = AuditFilter { message: Some(key), ..AuditFilter::default() };
-    let audit = store.audit_where(&job.config.name, &filter, None, 1).await?;
-    match audit.first() {
-        Some(row) if row.action == job.action => verdicts.was_done(),
-        Some(row) => verdicts
-            .stays(key, format!("it is no dead letter any more: {} at {}", row.action.as_str(), row.at)),
+    let asked = job.asked();
+    match asked.newest_of(store, key).await? {
+        Some(row) => asked.judge(store, &row, verdicts).await?,
         None => verdicts.stays(key, "there is no such dead letter, and nothing parked of this key"),
     }
     Ok(())
@@ -255,6 +259,7 @@ async fn send<S: Operations>(
     store: &S,
     job: &Job<'_>,
     letters: &[DeadLetterSummary],
+    promised: &mut HashSet<MessageId>,
     verdicts: &mut Verdicts,
 ) -> Result<(), CliError> {
     let mut asked = Vec::with_capacity(letters.len());
@@ -270,12 +275,8 @@ async fn send<S: Operations>(
     let name = &job.config.name;
     if job.selection.dry_run {
         for redrive in asked {
-            let known = match &redrive.new_id {
-                Some(id) => store.inbox_row(name, id).await?,
-                None => None,
-            };
-            match known {
-                Some(row) => verdicts.stays(redrive.dead_letter, known_as(&redrive, row.state.as_str())),
+            match would_stay(store, name, &redrive, promised).await? {
+                Some(why) => verdicts.stays(redrive.dead_letter, why),
                 None => verdicts.done += 1,
             }
         }
@@ -292,6 +293,24 @@ async fn send<S: Operations>(
         }
     }
     Ok(())
+}
+
+/// Why one that gets a new id would stay a dead letter; its own id is nobody else's.
+async fn would_stay<S: Operations>(
+    store: &S,
+    name: &ConsumerName,
+    redrive: &Redrive,
+    promised: &mut HashSet<MessageId>,
+) -> Result<Option<String>, CliError> {
+    let Some(id) = &redrive.new_id else { return Ok(None) };
+    let known = store.inbox_row(name, id).await?.map(|row| row.state.as_str());
+    let is_parked = || async { store.parked_one(name, redrive.dead_letter).await.map(|row| row.is_some()) };
+    let known = match known {
+        // It was sent back under another id before, or another one of these gets this id.
+        None if is_parked().await? || !promised.insert(id.clone()) => Some("parked"),
+        known => known,
+    };
+    Ok(known.map(|state| known_as(redrive, state)))
 }
 
 fn known_as(redrive: &Redrive, state: &str) -> String {

@@ -7,11 +7,14 @@ use clap::Parser as _;
 use handstamp_core::parked::FailedAttempt;
 use handstamp_core::version::{Version, VersionKey};
 use handstamp_core::{ConsumerName, Timestamp};
-use handstamp_stores::redrive::{AuditRow, DeadLetterFilter, ParkedRow, ParkedSummary, Unparked};
+use handstamp_stores::redrive::{AuditRow, Backlog, DeadLetterFilter, ParkedRow, ParkedSummary, Unparked};
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterRow, InboxRow};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+const PIPELINE: &str = "name = \"w\"\nsource = { type = \"file\", path = \"-\" }\nidentity = { field = \"/id\" }\n\
+                        store = { type = \"sqlite\", path = \"w.db\" }\n[[effect]]\nsql = \"SELECT 1\"\n";
 
 /// Dead letters by number, and when which were sent back.
 #[derive(Default)]
@@ -22,6 +25,14 @@ struct Fake {
     /// What is sent back comes again at once, given up a moment later.
     comes_again: bool,
     conflicts: RefCell<u32>,
+    away: Option<Away>,
+}
+
+/// How a store is away.
+#[derive(Clone, Copy)]
+enum Away {
+    Refuses,
+    Hangs,
 }
 
 impl Fake {
@@ -153,6 +164,14 @@ impl Operations for Fake {
         Ok(None)
     }
 
+    async fn backlog(&self, _: &ConsumerName) -> Result<Backlog, StoreError> {
+        match self.away {
+            None => Ok(Backlog::default()),
+            Some(Away::Refuses) => Err(StoreError::new(StoreErrorKind::Unavailable, "away")),
+            Some(Away::Hangs) => std::future::pending().await,
+        }
+    }
+
     async fn parked_unordered(&self, _: &ConsumerName) -> Result<u64, StoreError> {
         Ok(0)
     }
@@ -177,9 +196,7 @@ async fn redriven(
     let Command::Dlq(DlqCommand::Redrive(args)) = Cli::try_parse_from(line).unwrap().command else {
         panic!("another command")
     };
-    let text = "name = \"w\"\nsource = { type = \"file\", path = \"-\" }\nidentity = { field = \"/id\" }\n\
-                store = { type = \"sqlite\", path = \"w.db\" }\n[[effect]]\nsql = \"SELECT 1\"\n";
-    let config = crate::config::parsed(Path::new("w.toml"), text);
+    let config = crate::config::parsed(Path::new("w.toml"), PIPELINE);
     let operation = operation(&args.selection, args.why.as_deref().unwrap_or_default());
     let (selection, as_id, rate) = (&args.selection, args.as_id.as_ref(), args.rate);
     let job = Job { config: &config, selection, action: Action::Redrive, operation, as_id, rate };
@@ -258,4 +275,15 @@ async fn nothing_named_is_nothing_meant() {
     assert_eq!((error.exit, store.sent()), (Exit::Usage, 0));
     let named = redriven(&store, &[&key(9).to_string()], never()).await.unwrap();
     assert_eq!((named.done, named.exit()), (0, Exit::CheckFailed));
+}
+
+/// A store that is away when a run has ended takes nothing from its report.
+#[tokio::test(start_paused = true)]
+async fn what_is_left_is_left_out_where_the_store_does_not_answer() {
+    let config = crate::config::parsed(Path::new("w.toml"), PIPELINE);
+    for away in [Away::Refuses, Away::Hangs] {
+        let store = Fake { away: Some(away), ..Fake::with(1) };
+        assert_eq!(crate::commands::left::ask(&store, &config).await, None);
+    }
+    assert_eq!(crate::commands::left::ask(&Fake::with(1), &config).await, Some(Backlog::default()));
 }

@@ -3,12 +3,12 @@
 //! They are counted before anything is done, and the walk ends where that count ended: a message that is sent
 //! back and given up again meanwhile is not met a second time.
 
-use super::PAGE;
+use super::{PAGE, parked};
 use crate::backend::Operations;
 use crate::cli::dlq::SelectionArgs;
 use crate::dlq::groups::{Alike, GroupName};
 use crate::exit::CliError;
-use handstamp_core::ConsumerName;
+use handstamp_core::{ConsumerName, InboxState};
 use handstamp_stores::redrive::{DeadLetterFilter, ParkedRow};
 use handstamp_stores::rows::{DeadLetterCursor, DeadLetterKey, DeadLetterSummary};
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 pub(super) enum Meant {
     /// It is a dead letter.
     Letter(Box<DeadLetterSummary>),
-    /// It was named, and is parked.
+    /// It was named by its key or id, and is parked.
     Parked(Box<ParkedRow>),
     /// It was named and is not there.
     Missing(DeadLetterKey),
@@ -79,6 +79,7 @@ impl<'a, S: Operations> Selection<'a, S> {
         };
         if selection.named.is_none() {
             selection.count_all(args.limit.unwrap_or(u64::MAX)).await?;
+            selection.look_among_parked().await?;
         }
         selection.left = selection.left.min(args.limit.unwrap_or(u64::MAX));
         Ok(selection)
@@ -96,6 +97,22 @@ impl<'a, S: Operations> Selection<'a, S> {
             self.end = Some(last.cursor());
             let meant = page.iter().filter(|letter| self.is_meant(letter)).count();
             self.left = self.left.saturating_add(u64::try_from(meant).unwrap_or(u64::MAX));
+        }
+        Ok(())
+    }
+
+    /// An id names one message, as its key does: a dead letter, or else what is parked under it.
+    async fn look_among_parked(&mut self) -> Result<(), CliError> {
+        let by_id = DeadLetterFilter { id: self.filter.id.clone(), ..DeadLetterFilter::default() };
+        let (Some(id), None, 0, true) = (&by_id.id, self.group, self.left, self.filter == by_id) else {
+            return Ok(());
+        };
+        let state = self.store.inbox_row(self.name, id).await?.map(|row| row.state);
+        if state != Some(InboxState::Parked) {
+            return Ok(());
+        }
+        if let Some(row) = parked::with_id(self.store, self.name, id).await? {
+            (self.named, self.left) = (Some([row.message.key].into()), 1);
         }
         Ok(())
     }

@@ -1,11 +1,12 @@
 //! `dlq show`, `dlq export`: dead letters whole, and what waits for a retry.
 
+use super::super::inbox::may_be_stale;
 use super::{PAGE, nobody, parked, text};
 use crate::backend::{Backend, Operations, with_backend};
 use crate::cli::dlq::{DlqExportArgs, DlqShowArgs};
 use crate::config::{self, Uses};
 use crate::exit::{CliError, Exit};
-use crate::output::{self, Reader, json, table};
+use crate::output::{self, Reader, json, table, width};
 use handstamp_core::ConsumerName;
 use handstamp_core::message_id::shown_text;
 use handstamp_core::parked::FailedAttempt;
@@ -40,7 +41,11 @@ pub(super) fn show(args: &DlqShowArgs) -> Result<Exit, CliError> {
         if row.is_none() && parked.is_none()
             && let Some(id) = audit.first().and_then(|line| line.id.as_ref())
         {
-            object["state"] = json!(store.inbox_row(name, id).await?.map(|row| row.state.as_str()));
+            let state = store.inbox_row(name, id).await?.map(|row| row.state);
+            object["state"] = json!(state.map(|state| state.as_str()));
+            if state.is_some_and(|state| may_be_stale(&config, state)) {
+                object["may_be_stale"] = json!(true);
+            }
         }
         object["failures"] = Value::Array(text::attempts(&attempts));
         object["audit"] = Value::Array(text::audit(&audit));
@@ -76,7 +81,7 @@ fn object(
 }
 
 fn person(object: &Value, attempts: &[FailedAttempt], audit: &[AuditRow]) -> String {
-    let mut out = text::person(object);
+    let (mut out, columns) = (text::person(object), width::columns());
     let shown = |text: &str| shown_text(text.as_bytes());
     if !attempts.is_empty() {
         let rows = attempts.iter().enumerate().map(|(at, attempt)| {
@@ -85,31 +90,36 @@ fn person(object: &Value, attempts: &[FailedAttempt], audit: &[AuditRow]) -> Str
                 None => attempt.class.as_str().to_owned(),
             };
             let reason = shown(&attempt.reason.as_str().replace('\n', " "));
-            vec![(at + 1).to_string(), attempt.at.to_string(), shown(&attempt.node), class, reason]
+            let cells = vec![(at + 1).to_string(), attempt.at.to_string(), class, shown(&attempt.node)];
+            (cells, width::behind("    ", &reason, columns))
         });
         out.push_str("\nfailed attempts\n");
-        out.push_str(&table::plain(&["", "at", "node", "class", "reason"], rows.collect()));
+        let header = ["", "at", "class", "node"];
+        out.push_str(&table::with_below(&header, "    reason\n", rows.collect(), columns));
     }
     if !audit.is_empty() {
         out.push_str("\nwhat operators did\n");
-        out.push_str(&audit_table(audit));
+        out.push_str(&audit_table(audit, columns));
     }
     out
 }
 
-/// Lines of the audit as a table.
-pub(super) fn audit_table(audit: &[AuditRow]) -> String {
+/// Lines of the audit as a table; below each is why, where somebody said so.
+pub(super) fn audit_table(audit: &[AuditRow], columns: usize) -> String {
     let shown = |text: &str| shown_text(text.as_bytes());
     let rows = audit.iter().map(|row| {
-        vec![
-            row.at.to_string(),
-            shown(&row.operation.done_by),
+        let cells = vec![
+            text::to_the_second(row.at),
             row.action.as_str().to_owned(),
             row.dead_letter.to_string(),
-            shown(&row.operation.why),
-        ]
+            shown(&row.operation.done_by),
+        ];
+        let why = shown(&row.operation.why);
+        let below =
+            if why.is_empty() { why } else { format!("{}\n", width::cut(&format!("    {why}"), columns)) };
+        (cells, below)
     });
-    table::plain(&["at", "by", "what", "key", "why"], rows.collect())
+    table::with_below(&["at", "what", "key", "by"], "    why\n", rows.collect(), columns)
 }
 
 /// Writes every dead letter that fits as a JSON line.

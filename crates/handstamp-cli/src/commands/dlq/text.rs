@@ -1,6 +1,7 @@
 //! One dead letter, for a person and for a program.
 
-use crate::output::json;
+use crate::output::{json, width};
+use handstamp_core::Timestamp;
 use handstamp_core::message_id::shown_text;
 use handstamp_core::parked::FailedAttempt;
 use handstamp_stores::redrive::AuditRow;
@@ -9,26 +10,27 @@ use serde_json::{Value, json};
 
 /// Stands where a message has no id, or none that can be used.
 const NO_ID: &str = "(none)";
-/// Characters of an id in a table.
-const ID_CHARS: usize = 64;
+/// Columns of an id in a list: a UUID fits.
+const ID_COLUMNS: usize = 40;
+/// The second line of a list's header.
+pub(super) const ID_AND_REASON: &str = "    id  reason\n";
 
-/// The id in a table.
-pub(super) fn id(letter: &DeadLetterSummary) -> String {
+/// The second line of a message in a list, as much of it as fits.
+pub(super) fn id_and_reason(letter: &DeadLetterSummary, columns: usize) -> String {
     let id = letter.id.as_ref().map_or_else(|| NO_ID.to_owned(), ToString::to_string);
-    cut(&id, ID_CHARS)
+    let line = format!("    {}  {}", width::cut(&id, ID_COLUMNS), one_line(letter));
+    format!("{}\n", width::cut(&line, columns))
+}
+
+/// A time without parts of a second: the second that it lies in.
+pub(super) fn to_the_second(time: Timestamp) -> String {
+    let text = time.to_string();
+    text.split_once('.').map_or_else(|| text.clone(), |(seconds, _)| format!("{seconds}Z"))
 }
 
 /// The reason in one line.
 pub(super) fn one_line(letter: &DeadLetterSummary) -> String {
     letter.reason.as_str().replace('\n', " ")
-}
-
-/// At most so many characters.
-pub(super) fn cut(text: &str, chars: usize) -> String {
-    match text.char_indices().nth(chars) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text.to_owned(),
-    }
 }
 
 /// Why a message was given up, where and when, for a person.

@@ -3,7 +3,7 @@
 use super::scratch::Scratch;
 use super::{cancel_on_signal, failed, this_program};
 use crate::exit::{CliError, Exit};
-use crate::output;
+use crate::output::{self, width};
 use clap::Args;
 use handstamp_lab::demo::{self, Ended, Launch};
 
@@ -28,16 +28,15 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<Exit, CliError> {
     let arguments = ["--log", "info", "lab", "demo-consumer"].map(str::to_owned).to_vec();
     let launch = Launch { program: this_program()?, arguments };
     if !args.json {
-        output::print(
-            "Five credits of 100 for account 1, evt-1 to evt-5, which begins at 0. Each consumer is killed \
-             (SIGKILL) once and started again.\n\n",
-        )?;
+        let head = "Five credits of 100 for account 1, evt-1 to evt-5, which begins at 0. Each consumer is killed \
+                    (SIGKILL) once and started again.";
+        output::print(&format!("{}\n", width::behind("", head, width::columns())))?;
     }
     let mut unheard = None;
     let mut each = |ended: &Ended| {
         if !args.json && unheard.is_none() {
-            let line = format!("{:<20}{}\n", ended.story.name(), ended.sentence);
-            unheard = output::print(&line).err();
+            let head = format!("{:<15}", ended.story.name());
+            unheard = output::print(&width::behind(&head, &ended.sentence, width::columns())).err();
         }
         Ok(())
     };

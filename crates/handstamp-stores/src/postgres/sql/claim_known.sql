@@ -16,7 +16,7 @@ WITH allowed AS MATERIALIZED (
     WHERE (SELECT ok FROM allowed)
 ), inserted AS (
     INSERT INTO {schema}.inbox (digest, seen_at, consumer, state, id)
-    SELECT c.digest, (SELECT (date_part('epoch', now()) - 1577836800)::int4), $3::int2, 'a', c.id
+    SELECT c.digest, (SELECT (floor(date_part('epoch', now())) - 1577836800)::int4), $3::int2, 'a', c.id
     FROM unnest((SELECT $1::bytea[]), (SELECT $2::int8[])) AS c (id, digest)
     WHERE (SELECT ok FROM allowed)
       AND (SELECT count(*) FROM known) < cardinality($1::bytea[])

@@ -9,7 +9,7 @@
 -- generic plan then serves every batch.
 WITH inserted AS (
     INSERT INTO {schema}.inbox (digest, seen_at, consumer, state, id)
-    SELECT c.digest, (SELECT (date_part('epoch', now()) - 1577836800)::int4), $3::int2, 'a', c.id
+    SELECT c.digest, (SELECT (floor(date_part('epoch', now())) - 1577836800)::int4), $3::int2, 'a', c.id
     FROM unnest((SELECT $1::bytea[]), (SELECT $2::int8[])) AS c (id, digest)
     WHERE {guard}
       AND (SELECT true FROM {schema}.consumers AS k WHERE k.id = $3::int2 AND k.name = $4::text)

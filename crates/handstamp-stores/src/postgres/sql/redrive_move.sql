@@ -1,11 +1,16 @@
 -- Parks a dead letter, due at once and without attempts, under a new id where it gets one. As in
 -- `parked_insert.sql`, it is behind where another of its order key is there. Only inside a guarded transaction.
--- Crashes of it that were still to be forgotten are: it starts anew.
--- Lock: ROW EXCLUSIVE on dead_letters, parked and crashes; the dead letter's lock is held; KEY SHARE on the last row
+-- Crashes of it that were still to be forgotten are: it starts anew. Why it was given up is kept in its history, where
+-- that says nothing of it.
+-- Lock: ROW EXCLUSIVE on dead_letters, parked, attempts and crashes; the dead letter's lock is held; KEY SHARE on the last row
 -- of its order key, without waiting.
--- Index: dead_letters_pkey, parked_pkey, crashes_pkey; parked_by_order (backwards, one row).
+-- Index: dead_letters_pkey, parked_pkey, attempts_pkey, crashes_pkey; parked_by_order (backwards, one row).
 WITH gone AS (
     DELETE FROM {schema}.dead_letters WHERE consumer = $1::int2 AND dedup = $2::bytea AND {guard} RETURNING *
+), kept AS (
+    INSERT INTO {schema}.attempts (consumer, dedup, at_ms, node, class, code, reason)
+    SELECT g.consumer, g.dedup, g.failed_at_ms, '', g.class, g.code, g.reason FROM gone AS g
+    WHERE NOT EXISTS (SELECT FROM {schema}.attempts AS o WHERE o.consumer = g.consumer AND o.dedup = g.dedup)
 ), forgotten AS (
     DELETE FROM {schema}.crashes WHERE consumer = $1::int2 AND dedup = $2::bytea AND {guard}
 )
