@@ -4,7 +4,7 @@
 //!
 //! * the words: [`Message`], [`Delivery`], [`Claim`], [`DeadLetter`], [`Report`];
 //! * the seams: [`Source`], [`Store`], [`Sink`], [`Handler`] and [`BatchHandler`];
-//! * the pure rules: [`identity`], [`decide`], [`retry`], [`breaker`], [`offsets`], [`version`], [`json`], [`invariants`];
+//! * the pure rules: [`identity`], [`decide`], [`retry`], [`breaker`], [`offsets`], [`retention`], [`version`], [`json`], [`invariants`];
 //! * the named places where the crash lab ends the process: [`CrashPoint`];
 //! * the engine: [`Consumer`], which polls a source, claims in batches, runs handlers inside the
 //!   store's transaction, commits, and only then settles.
@@ -31,6 +31,9 @@ pub mod message;
 pub mod message_id;
 pub mod offsets;
 pub mod parked;
+pub mod prune_store;
+pub mod pruner;
+pub mod retention;
 pub mod retry;
 pub mod secret;
 pub mod sink;
@@ -56,6 +59,8 @@ pub use message_id::{MessageId, MessageIdError};
 pub use parked::{
     Dedup, FailedAttempt, OrderKey, Park, ParkedMessage, ParkedStatus, ParkingStore, Resumed, Taken,
 };
+pub use prune_store::{PruneCursor, PruneStep, PruneStore};
+pub use retention::Retention;
 pub use sink::{Sink, SinkError};
 pub use source::{Capabilities, Command, Control, Notice, Source, SourceError, SourceErrorKind, SourcePort};
 pub use start::{Crash, Orphan, Owner, Start, StartStore, Starter, TakenOver};

@@ -28,6 +28,10 @@ mod memory_store_keeps_starts {
     handstamp_testkit::start_suite!(paused: handstamp_testkit::fakes::MemoryHarness::new_starts(None));
 }
 
+mod memory_store_forgets {
+    handstamp_testkit::prune_suite!(paused: handstamp_testkit::fakes::MemoryHarness::new(None));
+}
+
 mod memory_sink {
     handstamp_testkit::sink_suite!(paused: handstamp_testkit::fakes::SinkInMemory::new(None));
 }

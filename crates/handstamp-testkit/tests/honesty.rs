@@ -12,11 +12,11 @@
 )]
 
 use handstamp_testkit::fakes::{
-    LogHarness, MemoryHarness, ParkingBreak, QueueHarness, SinkBreak, SinkInMemory, SourceBreak, StartBreak,
+    LogHarness, MemoryHarness, ParkingBreak, PruneBreak, QueueHarness, SinkBreak, SinkInMemory, SourceBreak, StartBreak,
     StoreBreak, VersionBreak,
 };
 use handstamp_testkit::{
-    CaseFailure, CaseResult, parking_suite, sink_suite, source_suite, start_suite, store_suite, version_suite,
+    CaseFailure, CaseResult, parking_suite, prune_suite, sink_suite, source_suite, start_suite, store_suite, version_suite,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -59,6 +59,10 @@ fn version_case(broken: Option<VersionBreak>, case: &str) -> CaseResult {
     run_paused(version_suite::run(case, &MemoryHarness::new_versions(broken)))
 }
 
+fn prune_case(broken: Option<PruneBreak>, case: &str) -> CaseResult {
+    run_paused(prune_suite::run(case, &MemoryHarness::new_prune(broken)))
+}
+
 fn sink_case(broken: Option<SinkBreak>, case: &str) -> CaseResult {
     run_paused(sink_suite::run(case, &SinkInMemory::new(broken)))
 }
@@ -99,6 +103,12 @@ fn seen() -> Matrix {
         let cases = failed(version_suite::CASES, |case| version_case(Some(broken), case));
         if !cases.is_empty() {
             seen.entry("versions".into()).or_default().insert(format!("{broken:?}"), cases);
+        }
+    }
+    for broken in PruneBreak::ALL {
+        let cases = failed(prune_suite::CASES, |case| prune_case(Some(broken), case));
+        if !cases.is_empty() {
+            seen.entry("prune".into()).or_default().insert(format!("{broken:?}"), cases);
         }
     }
     for broken in SinkBreak::ALL {
@@ -160,7 +170,7 @@ fn every_fault_and_every_case_is_in_the_matrix() {
     let (committed, _) = committed();
     // Kinds of one seam share its faults: each must be noticed by one kind at least.
     let seam = |kind: &str| {
-        if matches!(kind, "store" | "parking" | "starts" | "versions" | "sink") {
+        if matches!(kind, "store" | "parking" | "starts" | "versions" | "prune" | "sink") {
             kind.to_owned()
         } else {
             "source".into()
@@ -177,13 +187,14 @@ fn every_fault_and_every_case_is_in_the_matrix() {
         .chain(ParkingBreak::ALL.iter().map(|b| ("parking".to_owned(), format!("{b:?}"))))
         .chain(StartBreak::ALL.iter().map(|b| ("starts".to_owned(), format!("{b:?}"))))
         .chain(VersionBreak::ALL.iter().map(|b| ("versions".to_owned(), format!("{b:?}"))))
+        .chain(PruneBreak::ALL.iter().map(|b| ("prune".to_owned(), format!("{b:?}"))))
         .chain(SinkBreak::ALL.iter().map(|b| ("sink".to_owned(), format!("{b:?}"))));
     let missing: Vec<_> = all.filter(|fault| !faults.contains(fault)).collect();
     assert!(missing.is_empty(), "faults that no case notices: {missing:?}");
     let cases: BTreeSet<&str> =
         committed.values().flat_map(|faults| faults.values().flatten()).map(String::as_str).collect();
     let all = source_suite::CASES.iter().chain(store_suite::CASES).chain(parking_suite::CASES);
-    let all = all.chain(start_suite::CASES).chain(version_suite::CASES).chain(sink_suite::CASES);
+    let all = all.chain(start_suite::CASES).chain(version_suite::CASES).chain(prune_suite::CASES).chain(sink_suite::CASES);
     let idle: Vec<&&str> = all.filter(|case| !cases.contains(**case)).collect();
     assert!(idle.is_empty(), "cases that no broken fake fails: {idle:?}");
 }
@@ -201,5 +212,6 @@ fn whole_fakes_fail_nothing() {
     assert_eq!(failed(parking_suite::CASES, |case| parking_case(None, case)), BTreeSet::new());
     assert_eq!(failed(start_suite::CASES, |case| start_case(None, case)), BTreeSet::new());
     assert_eq!(failed(version_suite::CASES, |case| version_case(None, case)), BTreeSet::new());
+    assert_eq!(failed(prune_suite::CASES, |case| prune_case(None, case)), BTreeSet::new());
     assert_eq!(failed(sink_suite::CASES, |case| sink_case(None, case)), BTreeSet::new());
 }

@@ -168,7 +168,7 @@ fn dead_letters_of_one_time_are_listed_in_the_order_of_their_source() {
 fn a_migration_says_in_one_object_what_it_did() {
     let place = Place::wallet();
     let object = place.run(&["migrate", "file.toml", "--json"]).exits(0).json();
-    let all = ["0001_inbox.sql", "0002_parked.sql", "0003_starts.sql", "0004_versions.sql"];
+    let all = ["0001_inbox.sql", "0002_parked.sql", "0003_starts.sql", "0004_versions.sql", "0005_prune.sql"];
     assert_eq!(object["migrations"], serde_json::json!(all));
     assert_eq!(object["setup"], serde_json::json!({ "name": "schema.sqlite.sql", "run": true }));
     assert_eq!((&object["error"], &object["exit_code"]), (&Value::Null, &0.into()));

@@ -287,6 +287,12 @@ pub(crate) fn timestamp_of(seen_at: i32) -> Timestamp {
     Timestamp((i64::from(seen_at) + EPOCH_S) * 1000)
 }
 
+/// The seconds of an inbox row at a time, as far as they reach.
+pub(crate) fn seconds_of(time: Timestamp) -> i32 {
+    let seconds = time.0.div_euclid(1000) - EPOCH_S;
+    i32::try_from(seconds).unwrap_or(if seconds < 0 { i32::MIN } else { i32::MAX })
+}
+
 /// The state behind an inbox row's letter. A letter of a newer version may mean that the outcome is not
 /// durable yet: it is refused, never guessed.
 pub(crate) fn state_of(letter: i8) -> Result<InboxState, StoreError> {

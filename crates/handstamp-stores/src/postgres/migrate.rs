@@ -17,37 +17,40 @@ use tokio_postgres::types::{Oid, Type};
 use tokio_postgres::{Client, GenericClient};
 
 /// The number of the last migration that this program brings.
-pub const SCHEMA_VERSION: i32 = 4;
+pub const SCHEMA_VERSION: i32 = 5;
 
 struct Migration {
     number: i32,
     sql: &'static str,
 }
 
-const MIGRATIONS: [Migration; 4] = [
+const MIGRATIONS: [Migration; 5] = [
     Migration { number: 1, sql: include_str!("migrations/0001_inbox.sql") },
     Migration { number: 2, sql: include_str!("migrations/0002_parked.sql") },
     Migration { number: 3, sql: include_str!("migrations/0003_starts.sql") },
     Migration { number: 4, sql: include_str!("migrations/0004_versions.sql") },
+    Migration { number: 5, sql: include_str!("migrations/0005_prune.sql") },
 ];
 const BOOTSTRAP: &str = include_str!("sql/bootstrap.sql");
 
 /// What a role that runs needs of our own relations: privileges, and on what. Numbers of rows come from identity
 /// columns, whose sequences need no right of their own.
-const OWN_GRANTS: [(&str, &str); 13] = [
+const OWN_GRANTS: [(&str, &str); 15] = [
     ("USAGE", "SCHEMA {schema}"),
     ("SELECT", "{schema}.migrations"),
     ("SELECT", "{schema}.setups"),
     ("SELECT, INSERT, UPDATE", "{schema}.consumers"),
-    ("SELECT, INSERT, UPDATE", "{schema}.inbox"),
+    ("SELECT, INSERT, UPDATE, DELETE", "{schema}.inbox"),
     ("SELECT, INSERT, UPDATE, DELETE", "{schema}.dead_letters"),
     ("SELECT, INSERT, UPDATE, DELETE", "{schema}.parked"),
-    ("SELECT, INSERT", "{schema}.attempts"),
+    ("SELECT, INSERT, DELETE", "{schema}.attempts"),
     ("SELECT, INSERT", "{schema}.audit"),
     ("SELECT, INSERT, UPDATE, DELETE", "{schema}.starts"),
     ("SELECT, INSERT, UPDATE, DELETE", "{schema}.parked_starts"),
     ("SELECT, INSERT, DELETE", "{schema}.crashes"),
     ("SELECT, INSERT, UPDATE", "{schema}.versions"),
+    ("SELECT, INSERT, UPDATE", "{schema}.pruned"),
+    ("SELECT, INSERT, UPDATE", "{schema}.inbox_parts"),
 ];
 
 /// A file of the user's own tables, run once.

@@ -218,6 +218,11 @@ pub(crate) fn first_seen(seen_at: i64) -> Timestamp {
     Timestamp(seen_at.saturating_add(EPOCH_S).saturating_mul(1000))
 }
 
+/// The seconds of an inbox row at a time.
+pub(crate) fn seconds_of(time: Timestamp) -> i64 {
+    time.0.div_euclid(1000).saturating_sub(EPOCH_S)
+}
+
 fn claim_error(connection: &Connection, error: rusqlite::Error) -> StoreError {
     if is_busy(&error) {
         let text = "the transaction cannot write now: roll back, begin IMMEDIATE and run it again (a transaction that read before it writes cannot wait)";

@@ -17,15 +17,16 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: [Migration; 4] = [
+const MIGRATIONS: [Migration; 5] = [
     Migration { number: 1, name: "0001_inbox.sql", sql: include_str!("migrations/0001_inbox.sql") },
     Migration { number: 2, name: "0002_parked.sql", sql: include_str!("migrations/0002_parked.sql") },
     Migration { number: 3, name: "0003_starts.sql", sql: include_str!("migrations/0003_starts.sql") },
     Migration { number: 4, name: "0004_versions.sql", sql: include_str!("migrations/0004_versions.sql") },
+    Migration { number: 5, name: "0005_prune.sql", sql: include_str!("migrations/0005_prune.sql") },
 ];
 
 /// The newest schema this program makes.
-const NEWEST: i64 = 4;
+const NEWEST: i64 = 5;
 
 /// Where migrations are remembered.
 const MEMORY: &str = "CREATE TABLE IF NOT EXISTS handstamp_migrations (
@@ -37,7 +38,7 @@ const MEMORY: &str = "CREATE TABLE IF NOT EXISTS handstamp_migrations (
 ";
 
 /// The tables that messages lie in, and which migration makes each.
-const TABLES: [(&str, i64); 10] = [
+const TABLES: [(&str, i64); 11] = [
     ("handstamp_consumers", 1),
     ("handstamp_inbox", 1),
     ("handstamp_dead_letters", 1),
@@ -48,6 +49,7 @@ const TABLES: [(&str, i64); 10] = [
     ("handstamp_parked_starts", 3),
     ("handstamp_crashes", 3),
     ("handstamp_versions", 4),
+    ("handstamp_pruned", 5),
 ];
 
 /// What a migration did.

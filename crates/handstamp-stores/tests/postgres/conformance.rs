@@ -7,6 +7,7 @@ use handstamp_stores::postgres::{PostgresStore, Tx};
 use handstamp_stores::redrive::{Operation, Redrive, Redriven};
 use handstamp_stores::rows::DeadLetterKey;
 use handstamp_testkit::parking_suite::ParkingHarness;
+use handstamp_testkit::prune_suite::PruneHarness;
 use handstamp_testkit::start_suite::StartHarness;
 use handstamp_testkit::store_suite::{EndInside, StoreFeatures, StoreHarness};
 use std::time::Duration;
@@ -123,6 +124,18 @@ impl StartHarness for PostgresHarness {
     }
 }
 
+impl PruneHarness for PostgresHarness {
+    async fn age(&self, by: Duration) {
+        let sql = format!(
+            "UPDATE handstamp.inbox SET seen_at = seen_at - {s};
+             UPDATE handstamp.inbox_parts SET oldest = oldest - {s};
+             UPDATE handstamp.attempts SET at_ms = at_ms - {s} * 1000::int8",
+            s = by.as_secs()
+        );
+        self.database.admin().await.batch_execute(&sql).await.expect("age");
+    }
+}
+
 fn operation() -> Operation {
     Operation { number: [7; 16], done_by: "suite".into(), why: "a case".into() }
 }
@@ -149,6 +162,14 @@ mod postgres18_parking {
 
 mod postgres18 {
     handstamp_testkit::store_suite!(super::PostgresHarness::new(super::Server::V18).await);
+}
+
+mod postgres15_forgets {
+    handstamp_testkit::prune_suite!(super::PostgresHarness::new(super::Server::V15).await);
+}
+
+mod postgres18_forgets {
+    handstamp_testkit::prune_suite!(super::PostgresHarness::new(super::Server::V18).await);
 }
 
 mod postgres15_versions {

@@ -5,13 +5,14 @@ use crate::parked::{ids, take};
 use crate::starts::{alone, lane, starter};
 use handstamp_core::parked::{ParkingStore, Resumed};
 use handstamp_core::{
-    Claim, FailureClass, Fingerprint, InboxState, StartStore, Store, StoreErrorKind, Version, VersionKey,
-    VersionStore,
+    Claim, FailureClass, Fingerprint, InboxState, PruneStore, StartStore, Store, StoreErrorKind, Version,
+    VersionKey, VersionStore,
 };
 use handstamp_stores::postgres::{MigrateOptions, SCHEMA_VERSION, migrate_with, show_sql};
 use handstamp_stores::redrive::{Operation, Redrive, Redriven};
 use handstamp_stores::rows::DeadLetterKey;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Runs a test once on each server, without our tables.
 macro_rules! from_nothing {
@@ -37,6 +38,8 @@ from_nothing!(
     what_version_2_runs_works_on_version_3,
     from_3_to_this_version,
     what_version_3_runs_works_on_version_4,
+    from_4_to_this_version,
+    what_version_4_runs_works_on_version_5,
 );
 
 /// The schema as version 1 of the program left it, with its rights.
@@ -79,6 +82,19 @@ async fn version_3(database: &TestDatabase) {
          GRANT SELECT, INSERT, UPDATE, DELETE ON handstamp.starts, handstamp.parked_starts TO {role};
          GRANT SELECT, INSERT, DELETE ON handstamp.crashes TO {role}",
         blake3::hash(third.as_bytes()).to_hex(),
+        role = database.role
+    );
+    database.admin().await.batch_execute(&made.replace("{schema}", "handstamp")).await.unwrap();
+}
+
+/// The schema as version 4 of the program left it, with its rights.
+async fn version_4(database: &TestDatabase) {
+    version_3(database).await;
+    let fourth = include_str!("../../src/postgres/migrations/0004_versions.sql");
+    let made = format!(
+        "{fourth}; INSERT INTO handstamp.migrations VALUES (4, '{}');
+         GRANT SELECT, INSERT, UPDATE ON handstamp.versions TO {role}",
+        blake3::hash(fourth.as_bytes()).to_hex(),
         role = database.role
     );
     database.admin().await.batch_execute(&made.replace("{schema}", "handstamp")).await.unwrap();
@@ -290,11 +306,10 @@ async fn from_3_to_this_version(database: TestDatabase) {
 
 /// Version 3 accepts the schema of version 4 and must then work on it, beside marks that version 4 raised.
 async fn what_version_3_runs_works_on_version_4(database: TestDatabase) {
-    assert_eq!(SCHEMA_VERSION, 4, "the next version needs such a test of its own");
-    version_3(&database).await;
-    migrate_with(&database.admin().await, &MigrateOptions::default()).await.unwrap();
+    version_4(&database).await;
     let marks = "INSERT INTO handstamp.versions (consumer, key, version) VALUES (1, decode(repeat('01', 16), 'hex'), '\\x0102')";
-    database.admin().await.batch_execute(marks).await.unwrap();
+    let taken = format!("{marks}; REVOKE ALL ON handstamp.versions FROM {}", database.role);
+    database.admin().await.batch_execute(&taken).await.unwrap();
     // As a role without any right on what is new.
     let client = connect(&database.url()).await;
     client.batch_execute(&version_2_runs(0)).await.unwrap();
@@ -306,6 +321,61 @@ async fn what_version_3_runs_works_on_version_4(database: TestDatabase) {
     let sql = show_sql(&handstamp_stores::postgres::SchemaName::default());
     assert!(sql.contains("TABLE \"handstamp\".versions"));
 }
+
+/// With ids in it that somebody of version 4 goes on claiming: they stay, are found by their time, and go when asked.
+async fn from_4_to_this_version(database: TestDatabase) {
+    version_4(&database).await;
+    let client = connect(&database.url()).await;
+    client.batch_execute(&version_2_runs(0)).await.unwrap();
+    let (wallet, fingerprint) = (name("wallet"), Fingerprint("test".into()));
+    let error = database.store().register(&wallet, &fingerprint, false).await.unwrap_err();
+    assert!(error.to_string().contains("version 4") && error.to_string().contains("migrate"), "{error}");
+    let before = database.number("SELECT count(*) FROM handstamp.inbox").await;
+    let admin = database.admin().await;
+    let migrated = migrate_with(&admin, &MigrateOptions::default()).await.unwrap();
+    assert_eq!((migrated.applied, migrated.version), ((5..=SCHEMA_VERSION).collect(), SCHEMA_VERSION));
+    assert_eq!(database.number("SELECT count(*) FROM handstamp.inbox").await, before);
+    // Who was let in by version 4 runs, and is told what it lacks when it is to delete.
+    let store = database.store();
+    let key = store.register(&wallet, &fingerprint, false).await.unwrap();
+    admin.batch_execute("UPDATE handstamp.inbox SET seen_at = seen_at - 1000000").await.unwrap();
+    let day = Duration::from_secs(86_400);
+    let error = store.prune_ids(&key, day, 10, None).await.unwrap_err();
+    assert_eq!(error.kind, StoreErrorKind::SchemaMismatch);
+    assert!(error.to_string().contains("--grant-to"), "{error}");
+    let options = MigrateOptions { grant_to: vec![database.role.clone()], ..MigrateOptions::default() };
+    assert_eq!(migrate_with(&admin, &options).await.unwrap().applied, [0; 0]);
+    let old = database.number("SELECT count(*) FROM handstamp.inbox WHERE state IN ('a', 'x')").await;
+    let step = database.store().prune_ids(&key, day, 1000, None).await.unwrap();
+    assert_eq!((i64::try_from(step.deleted).unwrap(), step.next), (old, None));
+    assert!(old > 0 && old < before, "{old} of {before}");
+}
+
+/// Version 4 accepts the schema of version 5 and must then work on it, beside ids that version 5 forgot.
+async fn what_version_4_runs_works_on_version_5(database: TestDatabase) {
+    assert_eq!(SCHEMA_VERSION, 5, "the next version needs such a test of its own");
+    version_4(&database).await;
+    migrate_with(&database.admin().await, &MigrateOptions::default()).await.unwrap();
+    let pruned = "INSERT INTO handstamp.pruned (consumer, horizon) VALUES (1, 0)";
+    database.admin().await.batch_execute(pruned).await.unwrap();
+    // As a role without any right on what is new.
+    let client = connect(&database.url()).await;
+    client.batch_execute(&version_2_runs(0)).await.unwrap();
+    client.batch_execute(VERSION_3_STARTS).await.unwrap();
+    client.batch_execute(VERSION_4_MARKS).await.unwrap();
+    database.admin().await.batch_execute("DELETE FROM handstamp.inbox WHERE state = 'a'").await.unwrap();
+    client.batch_execute(&version_2_runs(1)).await.unwrap();
+    assert_eq!(database.number("SELECT count(*) FROM handstamp.versions").await, 1);
+    assert!(client.batch_execute("SELECT FROM handstamp.pruned").await.is_err());
+    let sql = show_sql(&handstamp_stores::postgres::SchemaName::default());
+    assert!(sql.contains("TABLE \"handstamp\".pruned"));
+}
+
+/// What version 4 writes of its own.
+const VERSION_4_MARKS: &str = "
+    INSERT INTO handstamp.versions AS v (consumer, key, version)
+    VALUES (1, decode(repeat('01', 16), 'hex'), '\\x0102')
+    ON CONFLICT (consumer, key) DO UPDATE SET previous = v.version, version = greatest(v.version, excluded.version)";
 
 /// What version 3 writes of its own.
 const VERSION_3_STARTS: &str = "

@@ -7,6 +7,7 @@ use handstamp_stores::redrive::{Operation, Redrive, Redriven};
 use handstamp_stores::rows::DeadLetterKey;
 use handstamp_stores::sqlite::{Setup, SqliteOptions, SqliteStore, Tx};
 use handstamp_testkit::parking_suite::ParkingHarness;
+use handstamp_testkit::prune_suite::PruneHarness;
 use handstamp_testkit::start_suite::StartHarness;
 use handstamp_testkit::store_suite::{EndInside, StoreFeatures, StoreHarness};
 use rusqlite::Connection;
@@ -117,6 +118,15 @@ impl StartHarness for SqliteHarness {
     }
 }
 
+impl PruneHarness for SqliteHarness {
+    async fn age(&self, by: Duration) {
+        let eyes = self.eyes();
+        let s = i64::try_from(by.as_secs()).unwrap();
+        eyes.execute("UPDATE handstamp_inbox SET seen_at = seen_at - ?1", [s]).unwrap();
+        eyes.execute("UPDATE handstamp_attempts SET at_ms = at_ms - ?1 * 1000", [s]).unwrap();
+    }
+}
+
 fn operation() -> Operation {
     Operation { number: [7; 16], done_by: "suite".into(), why: "a case".into() }
 }
@@ -133,6 +143,12 @@ mod starting {
     use super::SqliteHarness;
 
     handstamp_testkit::start_suite!(SqliteHarness::new());
+}
+
+mod forgetting {
+    use super::SqliteHarness;
+
+    handstamp_testkit::prune_suite!(SqliteHarness::new());
 }
 
 mod marking {

@@ -3,14 +3,15 @@
 use crate::support::{attempt, beside, id, letter, number, open, options, park, registered, requests, row};
 use handstamp_core::parked::{ParkingStore, Resumed};
 use handstamp_core::{
-    Claim, ConsumerName, FailureClass, Fingerprint, InboxState, Owner, StartStore, Starter, Store,
-    StoreErrorKind, Version, VersionKey, VersionStore,
+    Claim, ConsumerName, FailureClass, Fingerprint, InboxState, Owner, PruneStore, StartStore, Starter,
+    Store, StoreErrorKind, Version, VersionKey, VersionStore,
 };
 use handstamp_stores::redrive::{Operation, Redrive, Redriven};
 use handstamp_stores::rows::DeadLetterKey;
 use handstamp_stores::sqlite::{self, Setup, SqliteOptions, SqliteStore};
 use rusqlite::{Connection, TransactionBehavior};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const TABLES: &str = "SELECT count(*) FROM sqlite_schema WHERE type = 'table'";
@@ -42,7 +43,7 @@ async fn a_new_file_is_migrated_once() {
     );
     SqliteStore::open(options(&folder)).await.unwrap();
     assert_eq!(number(&beside(&folder), "SELECT count(*) FROM accounts"), 1, "the setup file ran once");
-    assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_migrations"), 4);
+    assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_migrations"), 5);
 }
 
 #[tokio::test]
@@ -54,7 +55,14 @@ async fn a_file_with_tables_is_migrated_only_when_asked() {
     assert_eq!(number(&beside(&folder), TABLES), 1);
     assert_eq!(
         SqliteStore::migrate(options(&folder)).await.unwrap().ran,
-        ["0001_inbox.sql", "0002_parked.sql", "0003_starts.sql", "0004_versions.sql", "schema.sql"]
+        [
+            "0001_inbox.sql",
+            "0002_parked.sql",
+            "0003_starts.sql",
+            "0004_versions.sql",
+            "0005_prune.sql",
+            "schema.sql"
+        ]
     );
     SqliteStore::open(options(&folder)).await.unwrap();
 }
@@ -67,7 +75,10 @@ async fn the_printed_sql_makes_the_same_tables() {
     assert_eq!(sqlite::migrate(&by_hand).unwrap().ran, Vec::<String>::new());
     let by_us = Connection::open_in_memory().unwrap();
     let ran = sqlite::migrate(&by_us).unwrap().ran;
-    assert_eq!(ran, ["0001_inbox.sql", "0002_parked.sql", "0003_starts.sql", "0004_versions.sql"]);
+    assert_eq!(
+        ran,
+        ["0001_inbox.sql", "0002_parked.sql", "0003_starts.sql", "0004_versions.sql", "0005_prune.sql"]
+    );
     assert_eq!(schema(&by_hand), schema(&by_us));
 }
 
@@ -129,12 +140,12 @@ async fn tables_of_another_program_are_refused() {
         )
         .unwrap()
     };
-    newer(5);
-    SqliteStore::open(options(&folder)).await.unwrap();
     newer(6);
+    SqliteStore::open(options(&folder)).await.unwrap();
+    newer(7);
     refused(options(&folder), StoreErrorKind::NotMigrated, "newer program").await;
     eyes.execute_batch(
-        "DELETE FROM handstamp_migrations WHERE number > 4; UPDATE handstamp_migrations SET checksum = x'00'",
+        "DELETE FROM handstamp_migrations WHERE number > 5; UPDATE handstamp_migrations SET checksum = x'00'",
     )
     .unwrap();
     refused(options(&folder), StoreErrorKind::NotMigrated, "another content").await;
@@ -184,7 +195,7 @@ async fn a_file_of_the_first_version_is_brought_up_when_asked_and_keeps_its_data
     }
     assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_migrations"), 1);
     let ran = SqliteStore::migrate(unset(&folder)).await.unwrap().ran;
-    assert_eq!(ran, ["0002_parked.sql", "0003_starts.sql", "0004_versions.sql"]);
+    assert_eq!(ran, ["0002_parked.sql", "0003_starts.sql", "0004_versions.sql", "0005_prune.sql"]);
     let store = SqliteStore::open(unset(&folder)).await.unwrap();
     let consumer = registered(&store, "wallet").await;
     let (tx, claims) = store.begin(&consumer, &requests(["applied", "dead"])).await.unwrap();
@@ -266,7 +277,10 @@ async fn second_version(folder: &TempDir) {
     for table in tables(&file).iter().filter(|table| !known.contains(table)) {
         file.execute_batch(&format!("DROP TABLE {table}")).unwrap();
     }
-    file.execute_batch("DELETE FROM handstamp_migrations WHERE number > 2").unwrap();
+    file.execute_batch(
+        "DROP INDEX handstamp_attempts_by_time; DELETE FROM handstamp_migrations WHERE number > 2",
+    )
+    .unwrap();
     assert_eq!(schema(&file), schema(&by_hand));
 }
 
@@ -279,7 +293,7 @@ async fn a_file_of_the_second_version_keeps_what_is_parked_and_its_history() {
     assert!(error.message.contains("0003_starts.sql has not run"), "{error}");
     assert_eq!(
         SqliteStore::migrate(unset(&folder)).await.unwrap().ran,
-        ["0003_starts.sql", "0004_versions.sql"]
+        ["0003_starts.sql", "0004_versions.sql", "0005_prune.sql"]
     );
     let store = SqliteStore::open(unset(&folder)).await.unwrap();
     let consumer = registered(&store, "wallet").await;
@@ -313,11 +327,17 @@ async fn a_file_of_the_third_version_keeps_what_was_started_and_gets_marks() {
     store.rollback(tx).await.unwrap();
     drop(store);
     let file = beside(&folder);
-    file.execute_batch("DROP TABLE handstamp_versions; DELETE FROM handstamp_migrations WHERE number > 3")
-        .unwrap();
+    file.execute_batch(
+        "DROP TABLE handstamp_versions; DROP TABLE handstamp_pruned; DROP INDEX handstamp_attempts_by_time;
+         DELETE FROM handstamp_migrations WHERE number > 3",
+    )
+    .unwrap();
     let error = SqliteStore::open(unset(&folder)).await.unwrap_err();
     assert!(error.message.contains("0004_versions.sql has not run"), "{error}");
-    assert_eq!(SqliteStore::migrate(unset(&folder)).await.unwrap().ran, ["0004_versions.sql"]);
+    assert_eq!(
+        SqliteStore::migrate(unset(&folder)).await.unwrap().ran,
+        ["0004_versions.sql", "0005_prune.sql"]
+    );
     let store = SqliteStore::open(unset(&folder)).await.unwrap();
     // Another owner finds that the message was started alone.
     let other = Starter { owner: Owner::random(), node: "node/2".into() };
@@ -330,6 +350,36 @@ async fn a_file_of_the_third_version_keeps_what_was_started_and_gets_marks() {
     let (mut tx, _) = store.begin(&consumer, &[]).await.unwrap();
     assert_eq!(store.raise_marks(&mut tx, &consumer, &marks).await.unwrap(), marks);
     store.rollback(tx).await.unwrap();
+}
+
+/// A file that a program of the fourth version made: its ids stay, and can be forgotten.
+#[tokio::test]
+async fn a_file_of_the_fourth_version_keeps_its_ids_and_forgets_when_asked() {
+    let folder = TempDir::new().unwrap();
+    let store = SqliteStore::open(unset(&folder)).await.unwrap();
+    let consumer = registered(&store, "wallet").await;
+    let (tx, _) = store.begin(&consumer, &requests(&["old", "new"])).await.unwrap();
+    store.commit(tx).await.unwrap();
+    park(&store, &consumer, &[row("parked", None)]).await;
+    drop(store);
+    let file = beside(&folder);
+    file.execute_batch(
+        "DROP TABLE handstamp_pruned; DROP INDEX handstamp_attempts_by_time;
+         DELETE FROM handstamp_migrations WHERE number > 4;
+         UPDATE handstamp_inbox SET seen_at = seen_at - 1000000 WHERE id <> CAST('new' AS BLOB)",
+    )
+    .unwrap();
+    let error = SqliteStore::open(unset(&folder)).await.unwrap_err();
+    assert!(error.message.contains("0005_prune.sql has not run"), "{error}");
+    assert_eq!(SqliteStore::migrate(unset(&folder)).await.unwrap().ran, ["0005_prune.sql"]);
+    let store = SqliteStore::open(unset(&folder)).await.unwrap();
+    let step = store.prune_ids(&consumer, Duration::from_secs(86_400), 10, None).await.unwrap();
+    assert_eq!((step.deleted, step.next), (1, None));
+    let (tx, claims) = store.begin(&consumer, &requests(&["old", "new"])).await.unwrap();
+    assert_eq!(claims[0], Claim::First);
+    assert_eq!(states_of(claims[1..].to_vec()), [InboxState::Applied]);
+    store.rollback(tx).await.unwrap();
+    assert_eq!(number(&file, "SELECT count(*) FROM handstamp_inbox WHERE state = 'p'"), 1);
 }
 
 /// What a retry would meet at night is met before the first message.
@@ -387,7 +437,7 @@ fn many_processes_may_bring_a_file_up_at_once() {
         })
         .collect();
     let ran: usize = starts.into_iter().map(|start| start.join().unwrap().unwrap()).sum();
-    assert_eq!(ran, 3);
+    assert_eq!(ran, 4);
     assert_eq!(number(&beside(&folder), "SELECT count(*) FROM handstamp_inbox"), 2);
 }
 

@@ -15,6 +15,7 @@ macro_rules! faults {
         )*
     };
 }
+pub(super) use faults;
 
 faults! {
     /// One fault of a fake broker.

@@ -1,11 +1,12 @@
 //! The fakes as subjects of the suites.
 
 use super::{
-    LogBroker, MemoryError, MemorySink, MemoryStore, MemoryTx, ParkingBreak, QueueBroker, SinkBreak,
+    LogBroker, MemoryError, MemorySink, MemoryStore, MemoryTx, ParkingBreak, PruneBreak, QueueBroker, SinkBreak,
     SourceBreak, StartBreak, StoreBreak, VersionBreak,
 };
 use crate::Payload;
 use crate::parking_suite::ParkingHarness;
+use crate::prune_suite::PruneHarness;
 use crate::sink_suite::SinkHarness;
 use crate::source_suite::{SourceFeatures, SourceHarness};
 use crate::start_suite::StartHarness;
@@ -119,6 +120,12 @@ impl MemoryHarness {
     pub fn new_versions(broken: Option<VersionBreak>) -> Self {
         Self { store: MemoryStore::broken_versions(broken) }
     }
+
+    /// With or without a fault in how it forgets.
+    #[must_use]
+    pub fn new_prune(broken: Option<PruneBreak>) -> Self {
+        Self { store: MemoryStore::broken_prune(broken) }
+    }
 }
 
 impl StoreHarness for MemoryHarness {
@@ -184,6 +191,12 @@ impl StartHarness for MemoryHarness {
 
     async fn discard(&self, consumer: &ConsumerName, dedup: &Dedup) {
         self.store.discard(consumer, dedup);
+    }
+}
+
+impl PruneHarness for MemoryHarness {
+    async fn age(&self, by: Duration) {
+        self.store.age(by);
     }
 }
 

@@ -8,6 +8,7 @@ use super::memory_parked::{ParkedKey, Parking};
 use super::memory_starts::Starts;
 use super::memory_tx::{Ended, MemoryError, MemoryTx};
 use super::memory_versions::MarkKey;
+use super::prune_breaks::PruneBreak;
 use handstamp_core::message::Timestamp;
 use handstamp_core::{
     Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Dedup, Fault, Fingerprint, InboxState,
@@ -69,6 +70,8 @@ pub enum StorePoint {
     RaiseMarks,
     /// In `kept_letter`.
     KeptLetter,
+    /// In whatever a store does when it forgets.
+    Prune,
 }
 
 #[derive(Debug)]
@@ -77,6 +80,7 @@ pub(super) struct Shared {
     pub(super) parking_broken: Option<ParkingBreak>,
     pub(super) start_broken: Option<StartBreak>,
     pub(super) version_broken: Option<VersionBreak>,
+    pub(super) prune_broken: Option<PruneBreak>,
     state: Mutex<State>,
     /// Counts ended transactions; those who wait for one watch it.
     pub(super) ended: watch::Sender<u64>,
@@ -114,6 +118,8 @@ pub(super) struct Disk {
     pub(super) parking: Parking,
     pub(super) starts: Starts,
     pub(super) marks: BTreeMap<MarkKey, Version>,
+    /// Up to when ids are forgotten, by consumer.
+    pub(super) pruned: BTreeMap<i16, Timestamp>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -202,35 +208,37 @@ impl MemoryStore {
     /// The same with a fault built in.
     #[must_use]
     pub fn broken(broken: Option<StoreBreak>) -> Self {
-        Self::with(broken, None, None, None)
+        Self::with(broken, None, None, None, None)
     }
 
     /// The same with a fault in what it does with parked messages.
     #[must_use]
     pub fn broken_parking(broken: Option<ParkingBreak>) -> Self {
-        Self::with(None, broken, None, None)
+        Self::with(None, broken, None, None, None)
     }
 
     /// The same with a fault in what it does with start records.
     #[must_use]
     pub fn broken_starts(broken: Option<StartBreak>) -> Self {
-        Self::with(None, None, broken, None)
+        Self::with(None, None, broken, None, None)
     }
 
     /// The same with a fault in what it does with marks of versions.
     #[must_use]
     pub fn broken_versions(broken: Option<VersionBreak>) -> Self {
-        Self::with(None, None, None, broken)
+        Self::with(None, None, None, broken, None)
     }
 
-    fn with(
+    pub(super) fn with(
         broken: Option<StoreBreak>,
         parking_broken: Option<ParkingBreak>,
         start_broken: Option<StartBreak>,
         version_broken: Option<VersionBreak>,
+        prune_broken: Option<PruneBreak>,
     ) -> Self {
         let (state, ended) = (Mutex::default(), watch::channel(0).0);
-        let shared = Shared { broken, parking_broken, start_broken, version_broken, state, ended };
+        let shared =
+            Shared { broken, parking_broken, start_broken, version_broken, prune_broken, state, ended };
         Self { shared: Arc::new(shared) }
     }
 
