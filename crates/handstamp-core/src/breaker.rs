@@ -16,6 +16,9 @@
 //! A message that fails again and again is one message. Of a batch that failed for an unknown message its first one
 //! is suspected: while the batch is taken apart that stays the same message, and whatever of it commits is an answer.
 //!
+//! A parked message has failed before: that its retry fails is no news of the dependency, and never opens it. That its
+//! retry works is news: it ends a row, and as a probe it closes.
+//!
 //! Time is what the caller says: a duration since a start of its own. Memory is bounded by the policy and the window.
 
 use crate::store::FailureClass;
@@ -47,9 +50,18 @@ impl Default for BreakerPolicy {
             least: 50,
             window: Duration::from_secs(30),
             wait: Duration::from_secs(1),
-            wait_max: Duration::from_secs(30),
+            wait_max: Duration::from_secs(10),
         }
     }
+}
+
+/// Which run of a message it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Run {
+    /// As it was delivered.
+    Delivered,
+    /// A retry out of its parked row.
+    Parked,
 }
 
 /// Where it stands.
@@ -185,8 +197,8 @@ impl Breaker {
 
     /// A message's handler failed in a way that may pass; `message` is a hash. Says how long nothing may begin when
     /// that opens it.
-    pub fn failed(&mut self, message: u64, class: FailureClass, now: Duration) -> Option<Duration> {
-        if self.state != State::Closed {
+    pub fn failed(&mut self, message: u64, class: FailureClass, run: Run, now: Duration) -> Option<Duration> {
+        if self.state != State::Closed || run == Run::Parked {
             return None;
         }
         let in_a_row = self.is_row(message, class);
@@ -208,8 +220,14 @@ impl Breaker {
     }
 
     /// A batch failed so, and nobody knows for which message; `first` stands for it.
-    pub fn suspected(&mut self, first: u64, class: FailureClass, now: Duration) -> Option<Duration> {
-        let opens = self.state == State::Closed && self.is_row(first, class);
+    pub fn suspected(
+        &mut self,
+        first: u64,
+        class: FailureClass,
+        run: Run,
+        now: Duration,
+    ) -> Option<Duration> {
+        let opens = self.state == State::Closed && run == Run::Delivered && self.is_row(first, class);
         opens.then(|| self.open(self.policy.wait, now))
     }
 
@@ -296,6 +314,7 @@ mod tests {
     use proptest::prelude::*;
 
     const FAILED: FailureClass = FailureClass::Failed;
+    const FRESH: Run = Run::Delivered;
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -313,12 +332,12 @@ mod tests {
     fn different_messages_in_a_row_open_it_and_one_alone_never_does() {
         let mut breaker = by_row();
         for _ in 0..1_000 {
-            assert_eq!(breaker.failed(7, FAILED, s(0)), None);
+            assert_eq!(breaker.failed(7, FAILED, FRESH, s(0)), None);
         }
         for message in 8..26 {
-            assert_eq!(breaker.failed(message, FAILED, s(0)), None);
+            assert_eq!(breaker.failed(message, FAILED, FRESH, s(0)), None);
         }
-        assert_eq!(breaker.failed(26, FAILED, s(0)), Some(s(1)));
+        assert_eq!(breaker.failed(26, FAILED, FRESH, s(0)), Some(s(1)));
         assert_eq!(breaker.may(s(0)), May::Wait(s(1)));
     }
 
@@ -326,15 +345,44 @@ mod tests {
     fn another_class_or_an_answer_begins_a_new_row() {
         let mut breaker = by_row();
         for message in 0..19 {
-            assert_eq!(breaker.failed(message, FAILED, s(0)), None);
+            assert_eq!(breaker.failed(message, FAILED, FRESH, s(0)), None);
         }
         for message in 20..39 {
-            assert_eq!(breaker.failed(message, FailureClass::TimedOut, s(0)), None);
+            assert_eq!(breaker.failed(message, FailureClass::TimedOut, FRESH, s(0)), None);
         }
         // Messages that worked in front of one that failed count nowhere yet, but are an answer.
         breaker.answered(0, s(0));
-        assert_eq!(breaker.failed(39, FailureClass::TimedOut, s(0)), None);
+        assert_eq!(breaker.failed(39, FailureClass::TimedOut, FRESH, s(0)), None);
         assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[test]
+    fn retries_that_fail_never_open_it_and_neither_hide_nor_end_a_row_of_deliveries() {
+        let mut breaker = Breaker::new(BreakerPolicy::default());
+        for message in 0..1_000 {
+            assert_eq!(breaker.failed(message, FAILED, Run::Parked, s(0)), None, "{message}");
+            assert_eq!(breaker.suspected(message, FailureClass::TimedOut, Run::Parked, s(0)), None);
+        }
+        // Between them twenty deliveries fail, and each of them counts.
+        for message in 1_000..1_019 {
+            assert_eq!(breaker.failed(message, FAILED, FRESH, s(0)), None, "{message}");
+            assert_eq!(breaker.failed(message - 1_000, FailureClass::TimedOut, Run::Parked, s(0)), None);
+        }
+        assert_eq!(breaker.failed(1_019, FAILED, FRESH, s(0)), Some(s(1)));
+        // One that works closes it, whatever it is.
+        assert_eq!(breaker.may(s(1)), May::Probe);
+        breaker.probe_answered(s(1));
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[test]
+    fn a_retry_that_works_ends_a_row() {
+        let mut breaker = by_row();
+        for message in 0..19 {
+            assert_eq!(breaker.failed(message, FAILED, FRESH, s(0)), None);
+        }
+        breaker.answered(1, s(0));
+        assert_eq!(breaker.failed(19, FAILED, FRESH, s(0)), None);
     }
 
     #[test]
@@ -343,14 +391,18 @@ mod tests {
         for first in 0..19 {
             // Ten times smaller, then known.
             for _ in 0..10 {
-                assert_eq!(breaker.suspected(first, FAILED, s(0)), None, "{first}");
+                assert_eq!(breaker.suspected(first, FAILED, FRESH, s(0)), None, "{first}");
             }
-            assert_eq!(breaker.failed(first, FAILED, s(0)), None);
+            assert_eq!(breaker.failed(first, FAILED, FRESH, s(0)), None);
         }
-        assert_eq!(breaker.suspected(19, FAILED, s(0)), Some(s(1)));
+        assert_eq!(breaker.suspected(19, FAILED, FRESH, s(0)), Some(s(1)));
         let mut breaker = by_rate();
         for first in 0..1_000 {
-            assert_eq!(breaker.suspected(first, FAILED, s(0)), None, "a rate is of messages that are known");
+            assert_eq!(
+                breaker.suspected(first, FAILED, FRESH, s(0)),
+                None,
+                "a rate is of messages that are known"
+            );
         }
     }
 
@@ -359,14 +411,14 @@ mod tests {
         let mut breaker = by_rate();
         // Old failures have left the window: forty of them, then ten answers and thirty-nine failures.
         for message in 0..40 {
-            assert_eq!(breaker.failed(message, FAILED, s(0)), None);
+            assert_eq!(breaker.failed(message, FAILED, FRESH, s(0)), None);
         }
         breaker.answered(10, s(40));
         for message in 100..139 {
-            assert_eq!(breaker.failed(message, FAILED, s(41)), None, "{message}");
-            assert_eq!(breaker.failed(message, FailureClass::TimedOut, s(41)), None, "it counts once");
+            assert_eq!(breaker.failed(message, FAILED, FRESH, s(41)), None, "{message}");
+            assert_eq!(breaker.failed(message, FailureClass::TimedOut, FRESH, s(41)), None, "it counts once");
         }
-        assert_eq!(breaker.failed(139, FAILED, s(42)), Some(s(1)));
+        assert_eq!(breaker.failed(139, FAILED, FRESH, s(42)), Some(s(1)));
     }
 
     #[test]
@@ -374,21 +426,21 @@ mod tests {
         let mut breaker = by_rate();
         for round in 0..3 {
             for message in 0..49 {
-                assert_eq!(breaker.failed(message, FAILED, s(round * 30)), None, "{message}");
+                assert_eq!(breaker.failed(message, FAILED, FRESH, s(round * 30)), None, "{message}");
             }
         }
-        assert_eq!(breaker.failed(49, FAILED, s(60)), Some(s(1)));
+        assert_eq!(breaker.failed(49, FAILED, FRESH, s(60)), Some(s(1)));
     }
 
     #[test]
     fn a_probe_that_fails_waits_longer_and_one_that_answers_closes() {
         let mut breaker = Breaker::new(BreakerPolicy { in_a_row: 1, ..BreakerPolicy::default() });
-        assert_eq!(breaker.failed(1, FAILED, s(0)), Some(s(1)));
+        assert_eq!(breaker.failed(1, FAILED, FRESH, s(0)), Some(s(1)));
         let mut now = s(0);
-        for wait in [1, 2, 4, 8, 16, 30, 30] {
+        for wait in [1, 2, 4, 8, 10, 10] {
             // What ran before it opened changes nothing.
             breaker.answered(5, now);
-            assert_eq!(breaker.failed(2, FAILED, now), None);
+            assert_eq!(breaker.failed(2, FAILED, FRESH, now), None);
             assert_eq!(breaker.may(now), May::Wait(s(wait)));
             now += s(wait);
             assert_eq!(breaker.opens_in(now), Some(s(0)));
@@ -398,7 +450,7 @@ mod tests {
             assert_eq!((breaker.opens_in(now), breaker.state()), (None, BreakerState::Probing));
             breaker.probe_failed(now);
         }
-        now += s(30);
+        now += s(10);
         assert_eq!(breaker.may(now), May::Probe);
         breaker.probe_left(now);
         assert_eq!(breaker.may(now), May::Probe, "a probe that told nothing is followed by another");
@@ -414,6 +466,7 @@ mod tests {
             let mut now = Duration::ZERO;
             for (what, message, timed_out) in steps {
                 let class = if timed_out { FailureClass::TimedOut } else { FAILED };
+                let run = if message % 3 == 0 { Run::Parked } else { FRESH };
                 now += Duration::from_millis(message / 10);
                 let before = breaker.state();
                 let opened = match what {
@@ -422,12 +475,13 @@ mod tests {
                     2 => { breaker.may(now); None }
                     3 => { breaker.probe_answered(now); None }
                     4 => { breaker.probe_failed(now); None }
-                    5 => breaker.suspected(message, class, now),
-                    _ => breaker.failed(message, class, now),
+                    5 => breaker.suspected(message, class, run, now),
+                    _ => breaker.failed(message, class, run, now),
                 };
                 prop_assert!(breaker.row.len() <= 20 && breaker.counted.len() <= COUNTED_MAX);
                 prop_assert!(breaker.slices.len() <= SLICES as usize);
                 let opens = before == BreakerState::Closed && breaker.state() != BreakerState::Closed;
+                prop_assert!(!opens || run == FRESH);
                 prop_assert_eq!(opened.is_some(), opens);
                 // Only a probe ends a probe, and only an answer closes.
                 if before == BreakerState::Probing && breaker.state() != before {

@@ -7,13 +7,14 @@ use crate::store::{ConsumerKey, DeadLetter, Store, StoreError};
 
 /// A store that reads its dead letters back.
 pub trait LetterStore: Store {
-    /// The dead letter under this key, outside of any transaction. `None`: there is none (any more).
+    /// The dead letters under these keys, outside of any transaction and in as few questions as the store can. The
+    /// n-th answer belongs to the n-th key; `None`: there is none (any more).
     ///
     /// # Errors
     /// `Unavailable`, `NotMigrated`.
-    fn kept_letter(
+    fn kept_letters(
         &self,
         consumer: &ConsumerKey,
-        dedup: &Dedup,
-    ) -> impl Future<Output = Result<Option<DeadLetter>, StoreError>> + Send;
+        keys: &[Dedup],
+    ) -> impl Future<Output = Result<Vec<Option<DeadLetter>>, StoreError>> + Send;
 }

@@ -188,6 +188,20 @@ pub trait ParkingStore: Store {
         keys: &[Dedup],
     ) -> impl Future<Output = Result<Taken<Self::Tx>, StoreError>> + Send;
 
+    /// From here on what a handler writes for one message can be taken back alone. What was written since the last
+    /// one of the transaction stays with it, whatever is taken back later.
+    ///
+    /// # Errors
+    /// `Swallowed`: a statement since the last one had failed, and the handler said nothing; that message's work can
+    /// be taken back. `TransactionEnded`: a handler ended the transaction itself. Otherwise as [`Store::record`].
+    fn savepoint(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Takes back what was written since the last savepoint, which stays. The locks of rows taken before it are kept.
+    ///
+    /// # Errors
+    /// The transaction must then be abandoned.
+    fn take_back(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// Writes what became of rows that this transaction has locked.
     ///
     /// # Errors

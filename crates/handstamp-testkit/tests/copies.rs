@@ -12,7 +12,8 @@ mod retry;
 #[allow(dead_code, reason = "shared by test binaries, none of which needs all of it")]
 mod seeded;
 
-use handstamp_core::{ConsumerOptions, InboxState, Record, Sink, SinkError, StoreErrorKind};
+use handstamp_core::retry::Backoff;
+use handstamp_core::{ConsumerOptions, FailureClass, InboxState, Record, Sink, SinkError, StoreErrorKind};
 use handstamp_testkit::Payload;
 use handstamp_testkit::fakes::StorePoint;
 use retry::{World, dedup, options};
@@ -114,6 +115,15 @@ impl Sink for Desk {
     }
 }
 
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// What is parked waits for up to an hour.
+fn late(max_attempts: u32) -> ConsumerOptions {
+    let mut late = options(max_attempts);
+    late.policy.retry.backoff = Backoff { base: HOUR, cap: HOUR };
+    late
+}
+
 /// The second of three messages is given up at its first failure.
 fn with_one_dead() -> World {
     let world = World::new();
@@ -164,7 +174,7 @@ fn an_end_between_commit_and_copy_loses_no_copy() {
         assert!(world.broker.committed("group", 0).unwrap_or(0) <= 1);
         desk.is_now(Mood::Takes);
         // The store is away once where the reason is read back.
-        world.store.fail_next(StorePoint::KeptLetter, StoreErrorKind::Unavailable);
+        world.store.fail_next(StorePoint::KeptLetters, StoreErrorKind::Unavailable);
         let run = world.start_copying(options(1), desk.clone(), TOPIC);
         run.until(|counts| counts.dead_letter_copies == 1 && counts.settled() >= 2).await;
         let counts = run.counts().await;
@@ -349,6 +359,87 @@ fn a_parked_message_is_dead_only_behind_its_copy() {
 }
 
 #[test]
+fn who_is_killed_while_the_copy_of_a_parked_message_waits_does_not_show_that_it_kills() {
+    for mood in [Mood::Hangs, Mood::Away] {
+        paused(async {
+            let world = with_one_dead();
+            for kills in 0..5 {
+                let desk = Desk::new(&world, mood);
+                let run = world.start_copying(options(3), desk.clone(), TOPIC);
+                desk.until_asked().await;
+                let started = world.store.parked_starts(&world.name);
+                assert!(started.is_empty(), "{mood:?}, behind {kills} kills: {started:?}");
+                sleep(Duration::from_millis(kills * 700)).await;
+                let started = world.store.parked_starts(&world.name);
+                assert!(started.is_empty(), "{mood:?}, behind {kills} kills: {started:?}");
+                run.kill().await;
+            }
+            assert!(world.store.crashes(&world.name).is_empty());
+            let desk = Desk::new(&world, Mood::Takes);
+            let run = world.start_copying(options(3), desk.clone(), TOPIC);
+            run.until(|counts| counts.resumed_dead == 1).await;
+            assert_eq!(run.counts().await.crashes_found, 0);
+            let dead = &world.dead()[0];
+            assert_eq!((dead.class, dead.attempts), (FailureClass::Failed, 3));
+            assert_eq!(header(&desk.taken()[0], "handstamp-class").as_deref(), Some("failed"));
+        });
+    }
+}
+
+/// What is due together: some are applied, some are given up, and only those wait for their copies.
+#[test]
+fn what_works_does_not_wait_for_the_copies_of_what_is_given_up() {
+    paused(async {
+        let world = World::new();
+        let ids: Vec<String> = (0..16).map(|number| format!("m{number}")).collect();
+        for (number, id) in ids.iter().enumerate() {
+            world.fails(id, [2, 1_000][number % 2]);
+        }
+        world.publish(0, None, &ids.iter().map(String::as_str).collect::<Vec<_>>());
+        let run = world.start(late(3));
+        run.until(|counts| counts.parked == 16).await;
+        run.counts().await;
+        sleep(HOUR).await;
+        let desk = Desk::new(&world, Mood::Away);
+        let run = world.start_copying(options(3), desk.clone(), TOPIC);
+        run.until(|counts| counts.resumed_applied == 8).await;
+        desk.until_asked().await;
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!((world.dead().len(), world.parked().len()), (0, 8));
+        assert!(world.store.parked_starts(&world.name).is_empty());
+        desk.is_now(Mood::Takes);
+        run.until(|counts| counts.resumed_dead == 8).await;
+        assert_eq!(run.counts().await.dead_letter_copies, 8);
+        assert!(ids.iter().all(|id| world.runs(id) == 3));
+    });
+}
+
+#[test]
+fn dead_duplicates_are_read_back_in_one_round_trip_for_all_of_a_batch() {
+    paused(async {
+        let world = World::new();
+        let ids: Vec<String> = (0..100).map(|number| format!("m{number}")).collect();
+        for id in &ids {
+            world.fails(id, 1_000);
+        }
+        world.publish(0, None, &ids.iter().map(String::as_str).collect::<Vec<_>>());
+        let desk = Desk::new(&world, Mood::Takes);
+        let run = world.start_copying(options(1), desk.clone(), TOPIC);
+        run.until(|counts| counts.settled() == 100).await;
+        run.counts().await;
+        world.broker.rewind("group");
+        world.store.set_latency(Duration::from_secs(1));
+        let began = Instant::now();
+        let run = world.start_copying(options(1), desk.clone(), TOPIC);
+        run.until(|counts| counts.settled() == 100).await;
+        // Register, take over, claim, commit, and a read for each batch that was fetched.
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+        world.store.set_latency(Duration::ZERO);
+        assert_eq!(run.counts().await.dead_letter_copies, 100);
+    });
+}
+
+#[test]
 fn a_stop_leaves_a_parked_message_whose_copy_is_not_answered_parked() {
     for mood in [Mood::Away, Mood::Hangs] {
         paused(async {
@@ -409,7 +500,8 @@ fn whatever_happens_every_dead_letter_has_a_copy_in_the_end() {
                     2 | 3 => desk.is_now(Mood::Takes),
                     4 => world.broker.rebalance("group"),
                     5 => {
-                        let points = [StorePoint::Commit, StorePoint::CommitThenLost, StorePoint::KeptLetter];
+                        let points =
+                            [StorePoint::Commit, StorePoint::CommitThenLost, StorePoint::KeptLetters];
                         let point = random.one_of(&points);
                         world.store.fail_next(point, StoreErrorKind::Unavailable);
                     }

@@ -285,6 +285,24 @@ impl<S: StartStore> Shared<S> {
         shown: impl Fn(usize) -> String,
     ) -> Attempt {
         CrashPoint::BeforeRollback.reached();
+        let (clean, attempt) = self.blame(&tx, failed, handled, shown);
+        if clean {
+            self.roll_back(tx).await;
+        } else {
+            self.store.abandon(tx).await;
+        }
+        attempt
+    }
+
+    /// Says whose fault it was that a handler failed; true: no statement of its runs any more, and only what it wrote
+    /// is to be taken back.
+    pub(super) fn blame(
+        &self,
+        tx: &S::Tx,
+        failed: RunFailure,
+        handled: &[usize],
+        shown: impl Fn(usize) -> String,
+    ) -> (bool, Attempt) {
         let culprit = failed.culprit.map(|at| handled[at]).or_else(|| sole(handled));
         let run = |outcome, class, code, reason| {
             let may_pass = matches!(
@@ -297,29 +315,21 @@ impl<S: StartStore> Shared<S> {
         };
         match failed.cause {
             Cause::Panic(text) => {
-                self.store.abandon(tx).await;
                 let reason = Reason::new(&format!("the handler panicked: {text}"));
-                run(Outcome::Panic, FailureClass::Panicked, None, reason)
+                (false, run(Outcome::Panic, FailureClass::Panicked, None, reason))
             }
             Cause::Timeout(limit) => {
-                self.store.abandon(tx).await;
                 let reason = Reason::new(&format!("the handler took longer than {limit:?}"));
-                run(Outcome::Timeout, FailureClass::TimedOut, None, reason)
+                (false, run(Outcome::Timeout, FailureClass::TimedOut, None, reason))
             }
             Cause::Error(error) => {
                 let source: &(dyn Error + 'static) = error.source.as_ref();
-                let fault = self.store.classify(&tx, source);
+                let fault = self.store.classify(tx, source);
                 let reason = Reason::from_error(source);
                 let code = fault.as_ref().and_then(|f| f.code.clone());
                 let kind = fault.map(|f| f.kind);
-                if matches!(kind, None | Some(StoreErrorKind::Statement)) {
-                    if let Err(error) = self.store.rollback(tx).await {
-                        tracing::debug!(target: "handstamp", %error, "rollback failed; the connection is closed");
-                    }
-                } else {
-                    self.store.abandon(tx).await;
-                }
-                match kind {
+                let clean = matches!(kind, None | Some(StoreErrorKind::Statement));
+                let attempt = match kind {
                     Some(StoreErrorKind::Timeout) => {
                         run(Outcome::Timeout, FailureClass::TimedOut, code, reason)
                     }
@@ -335,7 +345,8 @@ impl<S: StartStore> Shared<S> {
                         };
                         run(outcome, error.class.unwrap_or(class), code, reason)
                     }
-                }
+                };
+                (clean, attempt)
             }
         }
     }

@@ -32,6 +32,7 @@ use super::outage::{CONFLICT_QUIET, Outage, backoff_for};
 use super::retries::Parked;
 use super::slot::{Slot, Slots};
 use super::starts::Starts;
+use crate::breaker::Run;
 use crate::decide::{Case, Order, Place, Verdict, decide};
 use crate::delivery::{DeliveryTag, Disposition, Lane};
 use crate::message::Timestamp;
@@ -254,7 +255,8 @@ impl<S: StartStore> Shared<S> {
             let next = if opens && self.gate.is_closed() { next } else { &[] };
             let began = Instant::now();
             let attempt = self.attempt(&mut chunk, opened, next).await;
-            let held = self.gate.hear(pass, &attempt, |at| chunk[at].id(), |at| chunk[at].shown());
+            let (id, shown) = (|at: usize| chunk[at].id(), |at: usize| chunk[at].shown());
+            let held = self.gate.hear(pass, Run::Delivered, &attempt, id, shown);
             self.note_wait(lane, wait, &attempt);
             if !matches!(attempt, Attempt::Again(_)) {
                 (faults, since) = (0, None);

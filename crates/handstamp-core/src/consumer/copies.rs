@@ -20,6 +20,7 @@ use super::keep::{Plan, dead_letter};
 use super::outage::Outage;
 use crate::delivery::{Disposition, Lane};
 use crate::message::{Header, Headers, Origin, Record};
+use crate::parked::Dedup;
 use crate::retry::Backoff;
 use crate::sink::{Sink, SinkError};
 use crate::start::StartStore;
@@ -27,6 +28,7 @@ use crate::store::{DeadLetter, InboxState};
 use crate::telemetry::Counts;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -79,6 +81,11 @@ enum Tried {
 impl Copies {
     pub(super) fn new(to: Option<CopyTo>) -> Self {
         Self { to, ..Self::default() }
+    }
+
+    /// Whether copies are made.
+    pub(super) fn are_made(&self) -> bool {
+        self.to.is_some()
     }
 
     /// Whose copies are to be answered before they are settled: what is dead now, and what was before.
@@ -156,22 +163,36 @@ impl<S: StartStore> Shared<S> {
         self.settle(left.iter().map(|due| &chunk[due.at]), released);
     }
 
-    /// Reads back what was dead before. Answers those that are dead no more, which need no copy.
+    /// Reads back what was dead before, all at once. Answers those that are dead no more, which need no copy.
     async fn read_letters(&self, chunk: &[Item], left: &mut Vec<Due>) -> Vec<usize> {
-        let mut gone = vec![];
-        for due in left.iter_mut().filter(|due| due.letter.is_none()) {
-            let Some(id) = chunk[due.at].id() else { continue };
-            let dedup = DeadLetter::dedup_of_id(id);
-            match self.store.kept_letter(&self.consumer, &dedup).await {
-                Ok(Some(letter)) => due.letter = Some(letter),
-                Ok(None) => gone.push(due.at),
-                Err(error) => {
-                    self.copies.say_away(&error, &chunk[due.at].shown());
-                    break;
-                }
-            }
+        let wanted = |due: &Due| {
+            let id = chunk[due.at].id().filter(|_| due.letter.is_none())?;
+            Some((due.at, DeadLetter::dedup_of_id(id)))
+        };
+        let (places, keys): (Vec<usize>, Vec<Dedup>) = left.iter().filter_map(wanted).unzip();
+        if keys.is_empty() {
+            return vec![];
         }
-        left.retain(|due| !gone.contains(&due.at));
+        let kept = match self.store.kept_letters(&self.consumer, &keys).await {
+            Ok(kept) => kept,
+            Err(error) => {
+                self.copies.say_away(&error, &chunk[places[0]].shown());
+                return vec![];
+            }
+        };
+        let mut kept: HashMap<usize, Option<DeadLetter>> = places.into_iter().zip(kept).collect();
+        let mut gone = vec![];
+        left.retain_mut(|due| match kept.remove(&due.at) {
+            Some(None) => {
+                gone.push(due.at);
+                false
+            }
+            Some(letter) => {
+                due.letter = letter;
+                true
+            }
+            None => true,
+        });
         gone
     }
 

@@ -8,15 +8,15 @@
 //! ```
 //!
 //! Lanes stand in one queue and probe in turn, so that one in which only bad messages lie does not keep the others
-//! waiting. The retry worker probes with one row, and only while no lane stands there. What is decided already
-//! (parked, dead) asks no handler and passes. A message whose failure opened the breaker, or that fails while it is
-//! open, waits in place for its probe; one that is parked stays as it is.
+//! waiting. The retry worker probes with one row, and only while no lane stands there; its failures never open. What
+//! is decided already (parked, dead) asks no handler and passes. A message whose failure opened the breaker, or that
+//! fails while it is open, waits in place for its probe; one that is parked stays as it is.
 
-use super::attempt::{Attempt, Opened};
+use super::attempt::{Attempt, FailedRun, Opened};
 use super::batch::{Shared, decided};
 use super::item::Item;
 use super::slot::Slot;
-use crate::breaker::{Breaker, BreakerPolicy, BreakerState, May};
+use crate::breaker::{Breaker, BreakerPolicy, BreakerState, May, Run};
 use crate::message_id::MessageId;
 use crate::start::StartStore;
 use crate::telemetry::{Counts, LiveCounts};
@@ -133,6 +133,7 @@ impl Gate {
     pub(super) fn hear<'m>(
         &self,
         pass: Pass<'_>,
+        tried: Run,
         attempt: &Attempt,
         id: impl Fn(usize) -> Option<&'m MessageId>,
         shown: impl Fn(usize) -> String,
@@ -143,51 +144,63 @@ impl Gate {
                 let handled = u32::try_from(*handled).unwrap_or(u32::MAX);
                 self.answered(is_probe, handled);
             }
-            Attempt::Failed(run) if !run.may_pass => {
-                self.answered(is_probe, u32::from(run.culprit.is_some()))
-            }
-            Attempt::Failed(run) => {
-                let at = run.culprit.unwrap_or(run.first);
-                let message = id(at).map_or(0, hash);
-                if run.culprit.is_some_and(|culprit| culprit > run.first) {
-                    // Those in front of it worked; they are counted once they are durable.
-                    self.answered(false, 0);
-                }
-                let class = run.failure.class;
-                let opened = match (is_probe, run.culprit) {
-                    (true, _) => {
-                        let wait = self.change(Breaker::probe_failed);
-                        tracing::info!(
-                            target: "handstamp",
-                            class = class.as_str(),
-                            reason = run.failure.reason.as_str(),
-                            next_probe_s = wait.as_secs_f64(),
-                            "a probe failed: {}",
-                            shown(at)
-                        );
-                        None
-                    }
-                    (false, Some(_)) => self.change(|breaker, now| breaker.failed(message, class, now)),
-                    (false, None) => self.change(|breaker, now| breaker.suspected(message, class, now)),
-                };
-                if let Some(wait) = opened {
-                    self.opened.set(Some(Instant::now()));
-                    self.live.add(&Counts { breaker_opened: 1, ..Counts::default() });
-                    tracing::warn!(
-                        target: "handstamp",
-                        class = class.as_str(),
-                        example = shown(at),
-                        reason = run.failure.reason.as_str(),
-                        next_probe_s = wait.as_secs_f64(),
-                        "so many different messages fail alike that what they need seems to be down: paused, one \
-                         at a time is tried"
-                    );
-                }
-                return !is_probe && !self.is_closed();
-            }
+            Attempt::Failed(run) => return self.hear_failure(pass, tried, run, id, shown),
             _ => {}
         }
         false
+    }
+
+    /// The same of a run that failed.
+    pub(super) fn hear_failure<'m>(
+        &self,
+        pass: Pass<'_>,
+        tried: Run,
+        run: &FailedRun,
+        id: impl Fn(usize) -> Option<&'m MessageId>,
+        shown: impl Fn(usize) -> String,
+    ) -> bool {
+        let is_probe = pass.is_probe();
+        if !run.may_pass {
+            self.answered(is_probe, u32::from(run.culprit.is_some()));
+            return false;
+        }
+        let at = run.culprit.unwrap_or(run.first);
+        let message = id(at).map_or(0, hash);
+        if run.culprit.is_some_and(|culprit| culprit > run.first) {
+            // Those in front of it worked; they are counted once they are durable.
+            self.answered(false, 0);
+        }
+        let class = run.failure.class;
+        let opened = match (is_probe, run.culprit) {
+            (true, _) => {
+                let wait = self.change(Breaker::probe_failed);
+                tracing::info!(
+                    target: "handstamp",
+                    class = class.as_str(),
+                    reason = run.failure.reason.as_str(),
+                    next_probe_s = wait.as_secs_f64(),
+                    "a probe failed: {}",
+                    shown(at)
+                );
+                None
+            }
+            (false, Some(_)) => self.change(|breaker, now| breaker.failed(message, class, tried, now)),
+            (false, None) => self.change(|breaker, now| breaker.suspected(message, class, tried, now)),
+        };
+        if let Some(wait) = opened {
+            self.opened.set(Some(Instant::now()));
+            self.live.add(&Counts { breaker_opened: 1, ..Counts::default() });
+            tracing::warn!(
+                target: "handstamp",
+                class = class.as_str(),
+                example = shown(at),
+                reason = run.failure.reason.as_str(),
+                next_probe_s = wait.as_secs_f64(),
+                "so many different messages fail alike that what they need seems to be down: paused, one \
+                 at a time is tried"
+            );
+        }
+        !is_probe && !self.is_closed()
     }
 
     fn answered(&self, is_probe: bool, messages: u32) {

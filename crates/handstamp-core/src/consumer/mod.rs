@@ -30,6 +30,8 @@
 //! | `gate` | the breaker: who may begin, and who waits aside |
 //! | `retries` | when the retry worker has its turns, and how much may be parked |
 //! | `resume` | its turn: parked messages that are due |
+//! | `row` | one of them |
+//! | `apart` | one after the other in one transaction, where something failed |
 //! | `routing` | what the handler wants at all, asked before anything is begun |
 //! | `versions` | what is newer than all that is applied of its key, and a consumer without an inbox |
 //! | `starts` | start records: what killed a process runs alone, then not at all |
@@ -41,6 +43,7 @@
 //! | `outage` | a store that cannot go on: how long it is waited for, how often that is said |
 //! | `no_store` | what stands where no store is chosen yet |
 
+mod apart;
 mod attempt;
 mod batch;
 mod copies;
@@ -59,6 +62,7 @@ mod register;
 mod resume;
 mod retries;
 mod routing;
+mod row;
 mod slot;
 mod starts;
 mod versions;

@@ -89,6 +89,14 @@ impl ParkingStore for NoStore {
         match *self {}
     }
 
+    async fn savepoint(&self, _: &mut Self) -> Result<(), StoreError> {
+        match *self {}
+    }
+
+    async fn take_back(&self, _: &mut Self) -> Result<(), StoreError> {
+        match *self {}
+    }
+
     async fn resume(&self, _: &mut Self, _: &ConsumerKey, _: &[(Dedup, Resumed)]) -> Result<(), StoreError> {
         match *self {}
     }
@@ -99,7 +107,11 @@ impl ParkingStore for NoStore {
 }
 
 impl LetterStore for NoStore {
-    async fn kept_letter(&self, _: &ConsumerKey, _: &Dedup) -> Result<Option<DeadLetter>, StoreError> {
+    async fn kept_letters(
+        &self,
+        _: &ConsumerKey,
+        _: &[Dedup],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
         match *self {}
     }
 }

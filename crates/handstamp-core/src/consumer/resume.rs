@@ -9,33 +9,33 @@
 //! ```text
 //! look: status ─ nothing due ─► the next look when something is, or soon
 //!   └ due ─► start, take ─► judge versions ─► handle ─► resume ─► commit ─► counted; the next look takes at once
-//!              │        ├ culprit known ─► rolled back; taken again up to and with it, now failed
-//!              │        └ culprit unknown ─► half of those under suspicion, then half of the rest …
+//!              │        ├ failed ─► rolled back; taken again, one row after the other (`apart`), 50 at most
+//!              │        │             ├ a row fails ─► taken back to its savepoint, written as failed with the others
+//!              │        │             └ only the commit fails ─► half of them, then half of the rest …
+//!              │        └ given up, and copies are made ─► in a transaction of its own, nothing started
 //!              ├ a row is not there any more ─► left to whoever has it
-//!              └ store away or conflict ─► the same rows after a wait, nothing charged
+//!              ├ store away or conflict ─► the same rows after a wait, nothing charged
 //!              └ it killed max_crashes processes ─► given up without a run (`starts`)
 //! ```
 
 use super::attempt::{Attempt, FailedRun, after_commit_error, after_store_error};
 use super::batch::{BatchEnd, CONFLICTS_THAT_PASS, ChunkSize, Shared, Told, random};
 use super::gate::Pass;
-use super::item::{Failure, shown};
 use super::outage::backoff_for;
 use super::retries::{Found, Look};
+use super::row::{Ended, Row, letters_of, say};
 use super::slot::Slot;
-use super::starts::{given_up, history};
-use super::versions::other_kind;
+use super::starts::history;
+use crate::breaker::Run;
 use crate::crash_point::CrashPoint;
-use crate::decide::{Case, Outcome, Place, Policy, Verdict, decide};
 use crate::delivery::Lane;
 use crate::message::Message;
-use crate::message_id::shown_text;
 use crate::parked::{Dedup, FailedAttempt, ParkedMessage, ParkedStatus, Resumed, Taken};
 use crate::retry::Backoff;
 use crate::start::StartStore;
-use crate::store::{DeadLetter, FailureClass, Reason, StoreError, StoreErrorKind};
+use crate::store::{StoreError, StoreErrorKind};
 use crate::telemetry::Counts;
-use crate::version::{Judged, VersionGuard, Versioned};
+use crate::version::Versioned;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -46,116 +46,32 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// How often a row is asked for whose failed attempt must be written while somebody else has it.
 const ASK_AGAIN_MAX: u32 = 6;
 const ASK_AGAIN: Backoff = Backoff { base: Duration::from_millis(50), cap: Duration::from_secs(1) };
-/// A parked message that was taken up.
-struct Row {
-    parked: ParkedMessage,
-    /// What the handler gets, or why it can get nothing.
-    message: Result<Message, Failure>,
-    /// Its version, where there is a guard.
-    version: Option<Versioned>,
-    /// What becomes of it by that, in the transaction that holds it now.
-    judged: Judged,
-    /// Its attempt here failed, and that is not durable yet.
-    failed: Option<(Outcome, FailedAttempt)>,
-    /// A commit that had no answer would have made this of it.
-    unknown: Option<Ended>,
-    /// How often it was asked for in vain.
-    tries: u32,
+/// Most rows of a transaction in which something failed: each stands behind a savepoint, and a server slows down where
+/// more than 64 of them wrote.
+const APART_MAX: usize = 50;
+
+/// What a turn has in hand.
+#[derive(Default)]
+struct Work {
+    queue: VecDeque<Row>,
+    /// Their failed attempt is not written, and somebody else has them.
+    missed: Vec<Row>,
+    size: ChunkSize,
+    /// Something failed: one row after the other from here on.
+    apart: bool,
 }
 
-/// What a row was written to have become.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    Applied,
-    Stale,
-    Again,
-    Dead,
-}
-
-impl Row {
-    fn new(parked: ParkedMessage, policy: &Policy, guard: Option<&VersionGuard>) -> Self {
-        let letter = &parked.letter;
-        let unfit = |class, reason| Err(Failure { class, code: None, reason: Reason::new(reason) });
-        let message = match &letter.id {
-            None => unfit(FailureClass::Identity, "it has no id to be applied under"),
-            Some(_) if letter.truncation.is_some() => {
-                unfit(FailureClass::TooLarge, "only a prefix of it is kept")
-            }
-            Some(id) => match given_up(&parked.crashes, policy) {
-                Some(failure) => Err(failure),
-                None => Ok(Message::with_shape(id.clone(), letter.record.clone(), Some(letter.digest), None)),
-            },
-        };
-        let mut row = Self {
-            parked,
-            message,
-            version: None,
-            judged: Judged::Newer,
-            failed: None,
-            unknown: None,
-            tries: 0,
-        };
-        if let (Some(guard), Ok(message)) = (guard, &row.message) {
-            match guard.find(message) {
-                Ok(found) => row.version = Some(found),
-                Err(fault) => row.message = Err(fault.into()),
-            }
-        }
-        row
+impl Work {
+    fn len(&self) -> usize {
+        self.queue.len() + self.missed.len()
     }
 
-    /// Whether the handler runs for it, unless its version says otherwise.
-    fn may_run(&self) -> bool {
-        self.failed.is_none() && self.message.is_ok()
-    }
-
-    /// Whether the handler runs for it.
-    fn runs(&self) -> bool {
-        self.may_run() && self.judged == Judged::Newer
-    }
-
-    /// What is to be written of it, with its attempts as they are in the row.
-    fn outcome(&self, policy: &Policy, node: &str) -> Resumed {
-        let (outcome, failed) = match (&self.failed, &self.message) {
-            (Some((outcome, failed)), _) => (*outcome, failed.clone()),
-            (None, Ok(_)) => match (self.judged, &self.version) {
-                (Judged::OtherKind, Some(found)) => {
-                    let failed = other_kind(found.version.kind()).now(node);
-                    return Resumed::Dead { failed, charged: false };
-                }
-                _ => return Resumed::Applied,
-            },
-            (None, Err(failure)) => {
-                return Resumed::Dead { failed: failure.clone().now(node), charged: false };
-            }
-        };
-        let case = Case {
-            outcome,
-            attempts: self.parked.letter.attempts.saturating_add(1),
-            code: failed.code.as_deref(),
-            place: Place::Parked { age: self.parked.parked_for },
-            waits: true,
-            random: random(),
-        };
-        match decide(&case, policy) {
-            Verdict::Park { wait } => Resumed::Again { wait, failed },
-            _ => Resumed::Dead { failed, charged: true },
-        }
-    }
-
-    /// What its count is called. What is stale is written as what is applied is.
-    fn ended(&self, outcome: &Resumed) -> Ended {
-        match outcome {
-            Resumed::Applied if self.judged == Judged::Stale => Ended::Stale,
-            Resumed::Applied => Ended::Applied,
-            Resumed::Again { .. } => Ended::Again,
-            Resumed::Dead { .. } => Ended::Dead,
-        }
-    }
-
-    fn shown(&self) -> String {
-        let letter = &self.parked.letter;
-        shown(letter.id.as_ref(), &letter.record)
+    /// The next rows for a transaction. Marks of versions are raised in an order that nobody waits in: of rows that
+    /// have some, one at a time.
+    fn next(&mut self, guarded: bool) -> Vec<Row> {
+        let most = if self.apart { if guarded { 1 } else { APART_MAX } } else { usize::MAX };
+        let length = self.queue.len().min(self.size.limit.clamp(1, most));
+        self.queue.drain(..length).collect()
     }
 }
 
@@ -237,46 +153,45 @@ impl<S: StartStore> Shared<S> {
     /// Decides every row; the first transaction holds them all.
     async fn resume(&self, tx: S::Tx, rows: Vec<ParkedMessage>, pass: Pass<'_>, slot: &mut Slot) -> BatchEnd {
         self.live.add(&Counts { resumed: rows.len() as u64, ..Counts::default() });
-        let (options, mut opened) = (&self.options, Some(tx));
-        let mut queue: VecDeque<Row> =
-            rows.into_iter().map(|row| Row::new(row, &options.policy, options.version.as_ref())).collect();
-        let mut missed = vec![];
-        let mut size = ChunkSize::default();
-        let mut faults = 0;
+        let (options, mut opened, mut faults) = (&self.options, Some(tx), 0);
+        let row = |row| Row::new(row, &options.policy, options.version.as_ref());
+        let mut work = Work { queue: rows.into_iter().map(row).collect(), ..Work::default() };
         let mut pass = Some(pass);
         loop {
             let passes = pass.is_some() || self.gate.is_closed();
             if !passes || !self.goes_on(RETRIES) {
-                self.leave_unbegun(&mut queue);
+                self.leave_unbegun(&mut work.queue);
             }
-            if queue.is_empty() && !self.ask_again(&mut queue, &mut missed, slot).await {
+            if work.queue.is_empty() && !self.ask_again(&mut work, slot).await {
                 break;
             }
-            let length = queue.len().min(size.limit.max(1));
-            let mut chunk: Vec<Row> = queue.drain(..length).collect();
-            let attempt = self.resume_chunk(opened.take(), &mut chunk, &mut missed).await;
+            let mut chunk = work.next(options.version.is_some());
+            let (length, mut aside) = (chunk.len(), vec![]);
+            let attempt = self.resume_chunk(opened.take(), &mut chunk, &mut work, &mut aside).await;
+            work.queue.extend(aside);
             let id = |at: usize| chunk[at].parked.letter.id.as_ref();
-            let held =
-                self.gate.hear(pass.take().unwrap_or(Pass::FREE), &attempt, id, |at| chunk[at].shown());
+            let held = self
+                .gate
+                .hear(pass.take().unwrap_or(Pass::FREE), Run::Parked, &attempt, id, |at| chunk[at].shown());
             let fault = matches!(attempt, Attempt::Again(_) | Attempt::Uncopied);
             faults = if fault { faults + 1 } else { 0 };
             match attempt {
                 Attempt::Committed { handled } => {
-                    if handled > 0 || chunk.is_empty() {
-                        size.committed(length);
+                    if work.apart || handled > 0 || chunk.is_empty() {
+                        work.size.committed(length);
                     }
                 }
                 Attempt::Failed(failed) => {
                     self.live.add(&Counts { reruns: 1, ..Counts::default() });
-                    // The failure that opened the breaker, and those while it is open, are no attempts.
+                    // Those that fail while the breaker is open are no attempts.
                     if !held {
-                        self.note_failure(&mut chunk, failed, &mut size);
+                        self.note_failure(&mut chunk, failed, &mut work);
                     }
-                    prepend(&mut queue, chunk);
+                    prepend(&mut work.queue, chunk);
                 }
                 again @ (Attempt::Again(_) | Attempt::Uncopied) => {
                     self.live.add(&Counts { reruns: 1, ..Counts::default() });
-                    prepend(&mut queue, chunk);
+                    prepend(&mut work.queue, chunk);
                     let error = if let Attempt::Again(error) = again { Some(error) } else { None };
                     if let Some(error) = &error {
                         self.say_outage(error, &|| "parked messages".to_owned());
@@ -287,16 +202,16 @@ impl<S: StartStore> Shared<S> {
                     let fatal =
                         error.filter(|_| self.options.fail_fast && kind == StoreErrorKind::Unavailable);
                     if fatal.is_some() || !self.wait_for_store(kind, faults, slot).await {
-                        self.leave(queue.len() + missed.len());
+                        self.leave(work.len());
                         return fatal.map_or(BatchEnd::Cancelled, BatchEnd::Fatal);
                     }
                 }
                 Attempt::Cancelled => {
-                    self.leave(chunk.len() + queue.len() + missed.len());
+                    self.leave(chunk.len() + work.len());
                     return BatchEnd::Cancelled;
                 }
                 Attempt::Fatal(error) => {
-                    self.leave(chunk.len() + queue.len() + missed.len());
+                    self.leave(chunk.len() + work.len());
                     return BatchEnd::Fatal(error);
                 }
             }
@@ -307,18 +222,25 @@ impl<S: StartStore> Shared<S> {
         BatchEnd::Done
     }
 
-    /// One transaction over rows: the one that holds them, or one that takes them again.
+    /// One transaction over rows: the one that holds them, or one that takes them again. What is not written in it is
+    /// set aside.
     async fn resume_chunk(
         &self,
         opened: Option<S::Tx>,
         chunk: &mut Vec<Row>,
-        missed: &mut Vec<Row>,
+        work: &mut Work,
+        aside: &mut Vec<Row>,
     ) -> Attempt {
-        let mut tx = match opened {
+        // What is given up is copied before it is durable, and that may take long. Whoever is killed then does not show
+        // that a message kills: what is to be copied is not written where something is started.
+        let copies = self.copies.are_made();
+        let starts = self.starts.worker().is_some();
+        let started = starts && (opened.is_some() || !copies || chunk.iter().any(Row::may_run));
+        let tx = match opened {
             Some(tx) => tx,
             None => tokio::select! {
                 biased;
-                taken = self.take_again(chunk, missed) => match taken {
+                taken = self.take_again(chunk, work, started) => match taken {
                     Ok(tx) => tx,
                     Err(error) => return after_store_error(error),
                 },
@@ -330,6 +252,27 @@ impl<S: StartStore> Shared<S> {
             return Attempt::Committed { handled: 0 };
         }
         CrashPoint::RetryTaken.reached();
+        let ran = match work.apart {
+            true => self.run_apart(tx, chunk, aside).await,
+            false => self.run_together(tx, chunk).await,
+        };
+        let tx = match ran {
+            Ok(tx) => tx,
+            Err(attempt) => return attempt,
+        };
+        if started && copies {
+            let is_dead = |row: &mut Row| row.is_dead(&self.options.policy, &self.options.node);
+            aside.extend(chunk.extract_if(.., is_dead));
+        }
+        if chunk.is_empty() {
+            self.roll_back(tx).await;
+            return Attempt::Committed { handled: 0 };
+        }
+        self.write_and_commit(tx, chunk).await
+    }
+
+    /// Runs what may run of a chunk in one go; the transaction is still open.
+    async fn run_together(&self, mut tx: S::Tx, chunk: &mut [Row]) -> Result<S::Tx, Attempt> {
         let weighed = tokio::select! {
             biased;
             weighed = self.weigh_rows(&mut tx, chunk) => weighed.map_err(after_store_error),
@@ -337,24 +280,27 @@ impl<S: StartStore> Shared<S> {
         };
         if let Err(attempt) = weighed {
             self.store.abandon(tx).await;
-            return attempt;
+            return Err(attempt);
         }
-        let at_run = |(at, row): (usize, &Row)| row.runs().then_some(at);
-        let handled: Vec<usize> = chunk.iter().enumerate().filter_map(at_run).collect();
-        if !handled.is_empty() {
-            let messages: Vec<Message> =
-                handled.iter().filter_map(|&at| chunk[at].message.as_ref().ok().cloned()).collect();
-            match self.handle(&mut tx, &messages, RETRIES).await {
-                Some(Ok(())) => {}
-                Some(Err(failed)) => {
-                    return self.after_handler(tx, failed, &handled, |at| chunk[at].shown()).await;
-                }
-                None => {
-                    self.store.abandon(tx).await;
-                    return Attempt::Cancelled;
-                }
+        let handled = running(chunk);
+        if handled.is_empty() {
+            return Ok(tx);
+        }
+        let messages: Vec<Message> =
+            handled.iter().filter_map(|&at| chunk[at].message.as_ref().ok().cloned()).collect();
+        match self.handle(&mut tx, &messages, RETRIES).await {
+            Some(Ok(())) => Ok(tx),
+            Some(Err(failed)) => Err(self.after_handler(tx, failed, &handled, |at| chunk[at].shown()).await),
+            None => {
+                self.store.abandon(tx).await;
+                Err(Attempt::Cancelled)
             }
         }
+    }
+
+    /// Writes what became of every row of a chunk, and commits.
+    async fn write_and_commit(&self, mut tx: S::Tx, chunk: &mut [Row]) -> Attempt {
+        let handled = running(chunk);
         let outcome = |row: &Row| (row.parked.dedup, row.outcome(&self.options.policy, &self.options.node));
         let outcomes: Vec<(Dedup, Resumed)> = chunk.iter().map(outcome).collect();
         if let Err(attempt) = self.write(&mut tx, chunk, &outcomes).await {
@@ -386,7 +332,7 @@ impl<S: StartStore> Shared<S> {
     }
 
     /// Judges rows that may run by their versions, in the order in which they were taken.
-    async fn weigh_rows(&self, tx: &mut S::Tx, chunk: &mut [Row]) -> Result<(), StoreError> {
+    pub(super) async fn weigh_rows(&self, tx: &mut S::Tx, chunk: &mut [Row]) -> Result<(), StoreError> {
         let may_run = |at: &usize| chunk[*at].may_run() && chunk[*at].version.is_some();
         let left: Vec<usize> = (0..chunk.len()).filter(may_run).collect();
         let messages: Vec<&Versioned> = left.iter().filter_map(|&at| chunk[at].version.as_ref()).collect();
@@ -416,28 +362,41 @@ impl<S: StartStore> Shared<S> {
         if copied { Ok(()) } else { Err(Attempt::Uncopied) }
     }
 
-    /// Takes the rows of a chunk again; the chunk keeps those that are still there and free.
-    async fn take_again(&self, chunk: &mut Vec<Row>, missed: &mut Vec<Row>) -> Result<S::Tx, StoreError> {
+    /// Takes the rows of a chunk again; the chunk keeps those that are still there and free. Not `started`: nothing runs
+    /// for them, and none of our start records stands meanwhile.
+    async fn take_again(
+        &self,
+        chunk: &mut Vec<Row>,
+        work: &mut Work,
+        started: bool,
+    ) -> Result<S::Tx, StoreError> {
         let keys: Vec<Dedup> = chunk.iter().map(|row| row.parked.dedup).collect();
-        let (tx, taken) = match self.starts.worker() {
-            Some(by) => self.store.start_again(&self.consumer, &keys, by).await?,
+        let by = self.starts.worker();
+        let (tx, taken) = match by {
+            Some(by) if started => self.store.start_again(&self.consumer, &keys, by).await?,
+            Some(by) => {
+                // What was started is replaced by nothing.
+                let (tx, _) = self.store.start_again(&self.consumer, &[], by).await?;
+                self.roll_back(tx).await;
+                self.store.take_again(&self.consumer, &keys).await?
+            }
             None => self.store.take_again(&self.consumer, &keys).await?,
         };
+        let tells_crashes = started || by.is_none();
         let mut taken: VecDeque<ParkedMessage> = taken.into();
         for mut row in std::mem::take(chunk) {
             if taken.front().is_none_or(|parked| parked.dedup != row.parked.dedup) {
                 self.starts.owe();
                 match row.unknown {
                     Some(ended) => self.count(ended),
-                    None if row.failed.is_some() => missed.push(row),
+                    None if row.failed.is_some() => work.missed.push(row),
                     None => self.leave(1),
                 }
             } else if let Some(parked) = taken.pop_front() {
                 let charged = parked.letter.attempts > row.parked.letter.attempts;
-                // It may have been sent back meanwhile: whether it runs is asked anew.
-                let fresh = Row::new(parked, &self.options.policy, self.options.version.as_ref());
-                (row.parked, row.message, row.version) = (fresh.parked, fresh.message, fresh.version);
-                if row.unknown.take() == Some(Ended::Again) && charged {
+                if !row.taken(parked, tells_crashes, &self.options) {
+                    self.leave(1);
+                } else if row.unknown.take() == Some(Ended::Again) && charged {
                     self.count(Ended::Again);
                 } else {
                     chunk.push(row);
@@ -447,17 +406,31 @@ impl<S: StartStore> Shared<S> {
         Ok(tx)
     }
 
-    /// One attempt of the culprit failed; what precedes it goes with it.
-    fn note_failure(&self, chunk: &mut [Row], run: FailedRun, size: &mut ChunkSize) {
-        let Some(at) = run.culprit else { return size.suspect(chunk.len()) };
+    /// One attempt of the culprit failed, and took the transaction along. From then on one row stands behind the other.
+    fn note_failure(&self, chunk: &mut [Row], run: FailedRun, work: &mut Work) {
+        let was_apart = std::mem::replace(&mut work.apart, true);
+        match run.culprit {
+            Some(at) => {
+                if was_apart {
+                    work.size.found(at);
+                }
+                self.charge(&mut chunk[at], run);
+            }
+            // Behind savepoints it is known; unless only the commit finds it.
+            None if was_apart => work.size.suspect(chunk.len()),
+            None => {}
+        }
+    }
+
+    /// A row's attempt failed.
+    pub(super) fn charge(&self, row: &mut Row, run: FailedRun) {
         self.live.add(&Counts { attempts_failed: 1, ..Counts::default() });
-        size.found(at);
-        let row = &mut chunk[at];
         row.failed = Some((run.outcome, run.failure.now(&self.options.node)));
     }
 
     /// Rows whose failed attempt is not written and that somebody else has: asks for them again after a wait.
-    async fn ask_again(&self, queue: &mut VecDeque<Row>, missed: &mut Vec<Row>, slot: &mut Slot) -> bool {
+    async fn ask_again(&self, work: &mut Work, slot: &mut Slot) -> bool {
+        let Work { queue, missed, .. } = work;
         missed.retain_mut(|row| {
             row.tries += 1;
             if row.tries > ASK_AGAIN_MAX {
@@ -522,45 +495,9 @@ impl<S: StartStore> Shared<S> {
     }
 }
 
-/// What is given up, as its dead letter will be.
-fn letters_of(chunk: &[Row], outcomes: &[(Dedup, Resumed)]) -> Vec<DeadLetter> {
-    let letter = |(row, (_, outcome)): (&Row, &(Dedup, Resumed))| {
-        let Resumed::Dead { failed, charged } = outcome else { return None };
-        let FailedAttempt { at, class, code, reason, .. } = failed.clone();
-        let before = row.parked.letter.clone();
-        let attempts = before.attempts.saturating_add(u32::from(*charged));
-        Some(DeadLetter { class, code, reason, attempts, failed_at: at, ..before })
-    };
-    chunk.iter().zip(outcomes).filter_map(letter).collect()
-}
-
-fn say(row: &Row, outcome: &Resumed) {
-    let attempts = row.parked.letter.attempts;
-    match outcome {
-        Resumed::Applied if row.judged == Judged::Stale => {
-            tracing::debug!(target: "handstamp", attempts, "stale, parked no more: {}", row.shown());
-        }
-        Resumed::Applied => {
-            tracing::debug!(target: "handstamp", attempts, "applied by a retry: {}", row.shown());
-        }
-        Resumed::Again { wait, failed } => tracing::debug!(
-            target: "handstamp",
-            attempts = attempts + 1,
-            wait_s = wait.as_secs_f64(),
-            reason = failed.reason.as_str(),
-            "parked again: {}",
-            row.shown()
-        ),
-        Resumed::Dead { failed, charged } => tracing::warn!(
-            target: "handstamp",
-            class = failed.class.as_str(),
-            // One line; what is escaped already is not escaped again.
-            reason = %shown_text(failed.reason.as_str().as_bytes()),
-            attempts = attempts + u32::from(*charged),
-            "dead letter {}",
-            row.shown()
-        ),
-    }
+/// The places of those for which the handler runs.
+fn running(chunk: &[Row]) -> Vec<usize> {
+    chunk.iter().enumerate().filter_map(|(at, row)| row.runs().then_some(at)).collect()
 }
 
 fn prepend(queue: &mut VecDeque<Row>, chunk: Vec<Row>) {

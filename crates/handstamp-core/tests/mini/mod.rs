@@ -66,6 +66,8 @@ pub struct Tx {
     parked: Vec<Parked>,
     /// What was resumed, and whether it came to its end.
     resumed: Vec<(Dedup, bool)>,
+    /// How many effects there were at the last savepoint.
+    saved: usize,
     durable: Arc<Mutex<Durable>>,
 }
 
@@ -138,7 +140,8 @@ impl Store for MiniStore {
         let (dead, parked) = (durable.dead.clone(), durable.parked.clone());
         let effects = durable.effects.clone();
         let resumed = vec![];
-        Ok((Tx { inbox, effects, dead, parked, resumed, durable: Arc::clone(&self.0) }, claims))
+        let saved = 0;
+        Ok((Tx { inbox, effects, dead, parked, resumed, saved, durable: Arc::clone(&self.0) }, claims))
     }
 
     async fn record(
@@ -277,6 +280,16 @@ impl ParkingStore for MiniStore {
         Ok((tx, rows))
     }
 
+    async fn savepoint(&self, tx: &mut Tx) -> Result<(), StoreError> {
+        tx.saved = tx.effects.len();
+        Ok(())
+    }
+
+    async fn take_back(&self, tx: &mut Tx) -> Result<(), StoreError> {
+        tx.effects.truncate(tx.saved);
+        Ok(())
+    }
+
     async fn resume(
         &self,
         tx: &mut Tx,
@@ -313,9 +326,13 @@ impl ParkingStore for MiniStore {
 }
 
 impl LetterStore for MiniStore {
-    async fn kept_letter(&self, _: &ConsumerKey, dedup: &Dedup) -> Result<Option<DeadLetter>, StoreError> {
+    async fn kept_letters(
+        &self,
+        _: &ConsumerKey,
+        keys: &[Dedup],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
         let durable = self.0.lock().unwrap();
-        Ok(durable.dead.get(dedup).cloned())
+        Ok(keys.iter().map(|dedup| durable.dead.get(dedup).cloned()).collect())
     }
 }
 

@@ -230,6 +230,14 @@ impl<S: StartStore, B: StoreBend<S>> ParkingStore for BentStore<S, B> {
         self.inner.take_again(consumer, keys).await
     }
 
+    async fn savepoint(&self, tx: &mut S::Tx) -> Result<(), StoreError> {
+        self.inner.savepoint(tx).await
+    }
+
+    async fn take_back(&self, tx: &mut S::Tx) -> Result<(), StoreError> {
+        self.inner.take_back(tx).await
+    }
+
     async fn resume(
         &self,
         tx: &mut S::Tx,
@@ -248,12 +256,12 @@ impl<S: StartStore, B: StoreBend<S>> ParkingStore for BentStore<S, B> {
 }
 
 impl<S: StartStore, B: StoreBend<S>> LetterStore for BentStore<S, B> {
-    async fn kept_letter(
+    async fn kept_letters(
         &self,
         consumer: &ConsumerKey,
-        dedup: &Dedup,
-    ) -> Result<Option<DeadLetter>, StoreError> {
-        self.inner.kept_letter(consumer, dedup).await
+        keys: &[Dedup],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
+        self.inner.kept_letters(consumer, keys).await
     }
 }
 

@@ -173,13 +173,30 @@ impl<'a> LetterRow<'a> {
 }
 
 impl LetterStore for PostgresStore {
-    async fn kept_letter(
+    async fn kept_letters(
         &self,
         consumer: &ConsumerKey,
-        dedup: &Dedup,
-    ) -> Result<Option<DeadLetter>, StoreError> {
-        let found = self.dead_letter(&consumer.name, DeadLetterKey(*dedup)).await?;
-        Ok(found.map(|row| row.letter))
+        keys: &[Dedup],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
+        let mut kept = vec![None; keys.len()];
+        if keys.is_empty() {
+            return Ok(kept);
+        }
+        let sql = self.schema().render(include_str!("sql/dead_letters_kept.sql"), "true");
+        let wanted: Vec<&[u8]> = keys.iter().map(<[u8; 16]>::as_slice).collect();
+        let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&consumer.id, Type::INT2), (&wanted, Type::BYTEA_ARRAY)];
+        let rows = self
+            .with_slot(async |slot| slot.client().query_typed(&sql, &parameters).await.map_err(claim_error))
+            .await?;
+        for row in &rows {
+            let place: i32 = row.try_get(19).map_err(read_error)?;
+            let place = usize::try_from(place).unwrap_or_default().wrapping_sub(1);
+            if let Some(kept) = kept.get_mut(place) {
+                *kept = Some(letter_of(row).map_err(read_error)??);
+            }
+        }
+        Ok(kept)
     }
 }
 

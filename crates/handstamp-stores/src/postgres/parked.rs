@@ -17,7 +17,7 @@ use super::failure::{IN_FLIGHT_MAX, LetterRow, letter_of, read_error, strange};
 use super::inbox::GUARD;
 use super::migrate::missing_tables;
 use super::pipeline::in_order;
-use super::store::{PostgresStore, Tx};
+use super::store::{PostgresStore, Tx, guard_error};
 use futures_util::future::join3;
 use handstamp_core::parked::{
     COUNTED_MAX, Dedup, FailedAttempt, OrderKey, Park, ParkedMessage, ParkedStatus, ParkingStore, Resumed,
@@ -180,7 +180,7 @@ impl PostgresStore {
         let mut slot = shared.slots.take().await?;
         slot.opened();
         let opened_at = std::time::Instant::now();
-        let tx = Tx { slot, consumer: consumer.id, opened_at, shared: shared.clone() };
+        let tx = Tx { slot, consumer: consumer.id, opened_at, saved: false, shared: shared.clone() };
         let taken = async {
             let statements = self.parking(&tx.slot).await?;
             let (_, opening) = shared.opening(consumer);
@@ -300,6 +300,23 @@ impl ParkingStore for PostgresStore {
             keys.iter().filter(|key| seen.insert(**key)).map(<[u8; 16]>::as_slice).collect();
         let (tx, rows, _) = self.open_and_take(consumer, |s| &s.take_again, &[&consumer.id, &keys]).await?;
         Ok((tx, rows))
+    }
+
+    async fn savepoint(&self, tx: &mut Tx) -> Result<(), StoreError> {
+        let moves = std::mem::replace(&mut tx.saved, true);
+        let sql =
+            if moves { "RELEASE handstamp_row; SAVEPOINT handstamp_row" } else { "SAVEPOINT handstamp_row" };
+        self.within(tx, "setting a savepoint", async {
+            tx.slot.client().batch_execute(sql).await.map_err(guard_error)
+        })
+        .await
+    }
+
+    async fn take_back(&self, tx: &mut Tx) -> Result<(), StoreError> {
+        self.within(tx, "going back to a savepoint", async {
+            tx.slot.client().batch_execute("ROLLBACK TO handstamp_row").await.map_err(guard_error)
+        })
+        .await
     }
 
     async fn resume(

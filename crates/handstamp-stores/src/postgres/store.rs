@@ -83,6 +83,8 @@ pub struct Tx {
     pub(super) consumer: i16,
     /// No statement in it is older.
     pub(super) opened_at: std::time::Instant,
+    /// It has a savepoint.
+    pub(super) saved: bool,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -327,7 +329,7 @@ impl PostgresStore {
         let mut slot = shared.slots.take().await?;
         slot.opened();
         let opened_at = std::time::Instant::now();
-        let tx = Tx { slot, consumer: consumer.id, opened_at, shared: shared.clone() };
+        let tx = Tx { slot, consumer: consumer.id, opened_at, saved: false, shared: shared.clone() };
         let mut batch = Batch::new(ids);
         match timeout(shared.answer_limit(), shared.open_and_claim(&tx, consumer, &mut batch, start)).await {
             Ok(Ok(())) => Ok((tx, batch.claims(ids))),
@@ -360,7 +362,7 @@ impl PostgresStore {
         }
         let mut batch = Batch::new(ids);
         match shared.commit_and_open(&tx.slot, consumer, &mut batch, start, durable).await {
-            Ok(opened_at) => Ok(Some((Tx { opened_at, ..tx }, batch.claims(ids)))),
+            Ok(opened_at) => Ok(Some((Tx { opened_at, saved: false, ..tx }, batch.claims(ids)))),
             Err(NotOpen::NotCommitted { error, answered }) => {
                 if answered {
                     shared.end_failed(tx, &error).await;
@@ -557,9 +559,10 @@ fn no_answer_to_commit() -> StoreError {
     )
 }
 
-fn guard_error(error: tokio_postgres::Error) -> StoreError {
+/// What the guard, a savepoint or what is taken back to one says of the transaction it finds.
+pub(super) fn guard_error(error: tokio_postgres::Error) -> StoreError {
     match error.code().map(tokio_postgres::error::SqlState::code) {
-        Some("22012") => StoreError::new(
+        Some("22012" | "25P01" | "3B001") => StoreError::new(
             StoreErrorKind::TransactionEnded,
             "a handler ended the transaction that was opened for it (COMMIT, ROLLBACK, BEGIN): what is durable is not known; nothing was settled. Take transaction control out of the handler",
         )

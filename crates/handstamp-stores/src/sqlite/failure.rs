@@ -189,13 +189,23 @@ pub(crate) fn dead_letter(
 }
 
 impl LetterStore for SqliteStore {
-    async fn kept_letter(
+    async fn kept_letters(
         &self,
         consumer: &ConsumerKey,
-        dedup: &Dedup,
-    ) -> Result<Option<DeadLetter>, StoreError> {
-        let found = self.dead_letter(&consumer.name, DeadLetterKey(*dedup)).await?;
-        Ok(found.map(|row| row.letter))
+        keys: &[Dedup],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
+        self.read(|connection| {
+            let failed = |e| own_error(connection, "reading dead letters", e);
+            let mut one = connection.prepare(ONE).map_err(failed)?;
+            let mut kept = Vec::with_capacity(keys.len());
+            for dedup in keys {
+                let mut rows = one.query(params![consumer.name.as_str(), dedup]).map_err(failed)?;
+                let row = rows.next().map_err(failed)?;
+                let letter = row.map(|row| letter_of(row).map_err(failed)?).transpose()?;
+                kept.push(letter.map(|(_, letter)| letter));
+            }
+            Ok(kept)
+        })
     }
 }
 

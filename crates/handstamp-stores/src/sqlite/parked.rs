@@ -109,6 +109,14 @@ impl ParkingStore for SqliteStore {
         opened(held, taken)
     }
 
+    async fn savepoint(&self, tx: &mut Tx) -> Result<(), StoreError> {
+        tx.save()
+    }
+
+    async fn take_back(&self, tx: &mut Tx) -> Result<(), StoreError> {
+        tx.take_back()
+    }
+
     async fn resume(
         &self,
         tx: &mut Tx,

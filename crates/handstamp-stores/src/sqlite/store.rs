@@ -12,7 +12,7 @@ use super::connect::{
     Guard, Mode, does_not_fit_the_schema, nothing_ran_yet, open_reader, refuse_read_only, watch_statements,
 };
 use super::effect::{EffectFailure, SqlEffects};
-use super::migrate::{self, Migrated};
+use super::migrate::{self, Migrated, own_error};
 use super::slot::{Held, Slot};
 use super::{failure, inbox};
 use crate::redrive::DeadLetterFilter;
@@ -43,6 +43,8 @@ pub struct Tx {
     held: Held,
     /// The stored ids that this transaction claimed, sorted.
     first: inbox::StoredIds,
+    /// It has a savepoint.
+    saved: bool,
 }
 
 impl Tx {
@@ -52,7 +54,7 @@ impl Tx {
         held.opened.guard.set_mode(Mode::Handler);
         watch_statements(held.connection());
         nothing_ran_yet();
-        Self { held, first }
+        Self { held, first, saved: false }
     }
 
     pub(crate) fn guard(&self) -> &Arc<Guard> {
@@ -79,6 +81,35 @@ impl Tx {
         let done = work(&opened.connection, &self.first);
         opened.guard.set_mode(Mode::Handler);
         done
+    }
+}
+
+impl Tx {
+    /// From here on what is written can be taken back alone.
+    pub(super) fn save(&mut self) -> Result<(), StoreError> {
+        let moves = std::mem::replace(&mut self.saved, true);
+        let sql =
+            if moves { "RELEASE handstamp_row; SAVEPOINT handstamp_row" } else { "SAVEPOINT handstamp_row" };
+        self.run(sql, "setting a savepoint")
+    }
+
+    /// Takes back what was written since; the savepoint stays.
+    pub(super) fn take_back(&mut self) -> Result<(), StoreError> {
+        self.run("ROLLBACK TO handstamp_row", "going back to a savepoint")
+    }
+
+    /// Runs a statement of our own on the transaction that a handler left; what is the matter with that.
+    fn run(&self, sql: &str, doing: &str) -> Result<(), StoreError> {
+        if self.guard().tried_to_end() {
+            return Err(tried_to_end());
+        }
+        if self.connection().is_autocommit() {
+            return Err(swallowed());
+        }
+        self.own(
+            || (),
+            |connection, _| connection.execute_batch(sql).map_err(|e| own_error(connection, doing, e)),
+        )
     }
 }
 
@@ -252,7 +283,7 @@ impl SqliteStore {
         let held = self.lock().await?;
         let connection = &held.opened.connection;
         match refuse_read_only(connection, &self.slot.options.path).and_then(|()| work(connection)) {
-            Ok(done) => end(Tx { held, first: inbox::StoredIds::default() }).map(|()| done),
+            Ok(done) => end(Tx { held, first: inbox::StoredIds::default(), saved: false }).map(|()| done),
             Err(error) => {
                 let _ = held.roll_back();
                 Err(error)
@@ -373,6 +404,11 @@ pub(super) fn claimed(
     }
 }
 
+fn tried_to_end() -> StoreError {
+    let text = "a handler tried to begin or end a transaction: nothing of it was committed; remove BEGIN, COMMIT and ROLLBACK from it (SAVEPOINT is allowed)";
+    StoreError::new(StoreErrorKind::TransactionEnded, text)
+}
+
 fn swallowed() -> StoreError {
     let text = "SQLite had rolled the transaction back after an error (a full disk, an interrupted statement) that the handler did not return";
     StoreError::new(StoreErrorKind::Swallowed, text)
@@ -383,8 +419,7 @@ fn end(tx: Tx) -> Result<(), StoreError> {
     let Tx { held, .. } = tx;
     if held.opened.guard.tried_to_end() {
         let _ = held.roll_back();
-        let text = "a handler tried to begin or end a transaction: nothing of it was committed; remove BEGIN, COMMIT and ROLLBACK from it (SAVEPOINT is allowed)";
-        return Err(StoreError::new(StoreErrorKind::TransactionEnded, text));
+        return Err(tried_to_end());
     }
     if held.opened.connection.is_autocommit() {
         // Whatever the handler ran since then ran outside of a transaction, PRAGMA synchronous too.

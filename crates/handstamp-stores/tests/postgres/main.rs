@@ -7,6 +7,7 @@
 mod chained;
 mod claims;
 mod conformance;
+mod due_rows;
 mod effects;
 mod endings;
 mod functions;

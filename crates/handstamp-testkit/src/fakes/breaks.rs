@@ -228,6 +228,18 @@ faults! {
         AppliedKeepsRow,
         /// The inbox row of a retried message never says applied.
         AppliedForgetsInbox,
+        /// What a message is to have taken back stays.
+        TakesNothingBack,
+        /// With one message everything in front of it is taken back.
+        TakesEverythingBack,
+        /// Only the first time is taken back.
+        TakesBackOnce,
+        /// Rows are free once something is taken back.
+        TakeBackFreesRows,
+        /// A savepoint says nothing of an error that was swallowed.
+        SavepointSwallows,
+        /// A savepoint says nothing of a transaction that the handler ended.
+        SavepointsEnded,
         /// What became of a message is kept though the transaction is rolled back.
         ResumeAutocommits,
         /// Resumes in a transaction that the handler ended.
@@ -266,6 +278,8 @@ faults! {
         StatusSaysTheYoungest,
         /// A dead letter of another consumer is read back.
         ReadsLettersOfOthers,
+        /// Dead letters are answered in another order than that of their keys.
+        ReadsLettersInReverse,
     }
 
     /// One fault of a fake store in what it does with start records.

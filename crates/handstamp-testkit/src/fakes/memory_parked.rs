@@ -43,12 +43,12 @@ pub(super) struct Parking {
 #[derive(Debug, Clone)]
 pub(super) struct ParkedRow {
     /// The order in which messages were parked.
-    seq: u64,
-    letter: DeadLetter,
-    parked_at: Timestamp,
-    since: Instant,
-    due: Instant,
-    order_key: Option<OrderKey>,
+    pub(super) seq: u64,
+    pub(super) letter: DeadLetter,
+    pub(super) parked_at: Timestamp,
+    pub(super) since: Instant,
+    pub(super) due: Instant,
+    pub(super) order_key: Option<OrderKey>,
 }
 
 impl ParkedRow {
@@ -65,7 +65,7 @@ impl ParkedRow {
 }
 
 impl Parking {
-    fn next_seq(&mut self) -> u64 {
+    pub(super) fn next_seq(&mut self) -> u64 {
         self.seq_made += 1;
         self.seq_made
     }
@@ -223,47 +223,7 @@ impl MemoryStore {
         found.cloned().unwrap_or_default()
     }
 
-    /// Sends a dead letter back as an operator does: parked, due at once, no attempts and no crashes counted any
-    /// more, the history kept. False, and nothing is done, where there is none or where it is not its id's own message.
-    pub fn redrive(&self, consumer: &ConsumerName, dedup: &Dedup, order_key: Option<OrderKey>) -> bool {
-        let mut state = self.shared.lock();
-        let Some((number, mut letter)) = self.give_back(&mut state, consumer, dedup, InboxState::Parked)
-        else {
-            return false;
-        };
-        letter.attempts = 0;
-        if self.shared.start_broken != Some(StartBreak::RedriveKeepsCrashes) {
-            state.disk.starts.absolve((number, *dedup));
-        }
-        let (seq, since) = (state.disk.parking.next_seq(), Instant::now());
-        let row = ParkedRow { seq, letter, parked_at: clock::now(), since, due: since, order_key };
-        state.disk.parking.rows.insert((number, *dedup), row);
-        true
-    }
-
-    /// Gives a dead letter up for good. False as in [`redrive`](Self::redrive).
-    pub fn discard(&self, consumer: &ConsumerName, dedup: &Dedup) -> bool {
-        let mut state = self.shared.lock();
-        self.give_back(&mut state, consumer, dedup, InboxState::Discarded).is_some()
-    }
-
-    /// Takes a dead letter out and says so in its inbox row.
-    fn give_back(
-        &self,
-        state: &mut State,
-        consumer: &ConsumerName,
-        dedup: &Dedup,
-        to: InboxState,
-    ) -> Option<(i16, DeadLetter)> {
-        let number = state.number_of(consumer)?;
-        let key = (number, dedup.to_vec());
-        let letter = state.disk.dead.get(&key).filter(|letter| letter.marks_inbox())?;
-        let id = self.shared.inbox_id(number, letter.id.as_ref()?);
-        state.disk.inbox.get_mut(&id)?.state = to;
-        Some((number, state.disk.dead.remove(&key)?))
-    }
-
-    fn parking_is(&self, broken: ParkingBreak) -> bool {
+    pub(super) fn parking_is(&self, broken: ParkingBreak) -> bool {
         self.shared.parking_broken == Some(broken)
     }
 
@@ -528,6 +488,16 @@ impl ParkingStore for MemoryStore {
         }
         let rows = state.hold(&mut tx, &keys);
         Ok((tx, rows))
+    }
+
+    async fn savepoint(&self, tx: &mut MemoryTx) -> Result<(), StoreError> {
+        self.reach(StorePoint::Savepoint).await?;
+        tx.save()
+    }
+
+    async fn take_back(&self, tx: &mut MemoryTx) -> Result<(), StoreError> {
+        self.reach(StorePoint::TakeBack).await?;
+        tx.take_back()
     }
 
     async fn resume(

@@ -68,8 +68,12 @@ pub enum StorePoint {
     Forget,
     /// In `raise_marks`.
     RaiseMarks,
-    /// In `kept_letter`.
-    KeptLetter,
+    /// In `savepoint`.
+    Savepoint,
+    /// In `take_back`.
+    TakeBack,
+    /// In `kept_letters`.
+    KeptLetters,
     /// In whatever a store does when it forgets.
     Prune,
 }
@@ -397,18 +401,26 @@ pub(super) fn connection_lost() -> StoreError {
 }
 
 impl LetterStore for MemoryStore {
-    async fn kept_letter(
+    async fn kept_letters(
         &self,
         consumer: &ConsumerKey,
-        dedup: &Dedup,
-    ) -> Result<Option<DeadLetter>, StoreError> {
-        self.reach(StorePoint::KeptLetter).await?;
+        keys: &[Dedup],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
+        self.reach(StorePoint::KeptLetters).await?;
         let state = self.shared.lock();
-        if self.shared.parking_broken == Some(ParkingBreak::ReadsLettersOfOthers) {
-            let mut all = state.disk.dead.iter();
-            return Ok(all.find(|((_, key), _)| key == dedup).map(|(_, letter)| letter.clone()));
+        let of_others = self.parking_is(ParkingBreak::ReadsLettersOfOthers);
+        let find = |dedup: &Dedup| {
+            if of_others {
+                let mut all = state.disk.dead.iter();
+                return all.find(|((_, key), _)| key == dedup).map(|(_, letter)| letter.clone());
+            }
+            state.disk.dead.get(&(consumer.id, dedup.to_vec())).cloned()
+        };
+        let mut kept: Vec<Option<DeadLetter>> = keys.iter().map(find).collect();
+        if self.parking_is(ParkingBreak::ReadsLettersInReverse) {
+            kept.reverse();
         }
-        Ok(state.disk.dead.get(&(consumer.id, dedup.to_vec())).cloned())
+        Ok(kept)
     }
 }
 

@@ -4,10 +4,10 @@ use super::breaks::{ParkingBreak, StoreBreak};
 use super::memory_parked::ParkingWork;
 use super::memory_starts::StartWork;
 use super::memory_store::{InboxId, InboxRow, Shared, connection_lost};
-use super::memory_versions::VersionWork;
+use super::memory_versions::{MarkKey, VersionWork};
 use bytes::Bytes;
 use handstamp_core::{DeadLetter, Header, Headers, InboxState, Recorded, StoreError, StoreErrorKind};
-use handstamp_core::{Timestamp, clock};
+use handstamp_core::{Timestamp, Version, clock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -41,6 +41,13 @@ pub(super) enum Ended {
     RolledBack,
 }
 
+/// What is taken back to.
+#[derive(Debug, Clone, Default)]
+struct Saved {
+    added: BTreeMap<String, i64>,
+    marks: BTreeMap<MarkKey, Version>,
+}
+
 /// An open transaction. Dropped, it is rolled back.
 #[derive(Debug)]
 pub struct MemoryTx {
@@ -50,6 +57,8 @@ pub struct MemoryTx {
     claims: BTreeMap<InboxId, InboxRow>,
     dead: BTreeMap<(i16, Vec<u8>), DeadLetter>,
     added: BTreeMap<String, i64>,
+    /// Its counters and marks at the last savepoint.
+    saved: Option<Saved>,
     pub(super) parking: ParkingWork,
     pub(super) starts: StartWork,
     pub(super) versions: VersionWork,
@@ -70,6 +79,7 @@ impl MemoryTx {
             claims: BTreeMap::new(),
             dead: BTreeMap::new(),
             added: BTreeMap::new(),
+            saved: None,
             parking: ParkingWork::default(),
             starts: StartWork::default(),
             versions: VersionWork::default(),
@@ -142,6 +152,56 @@ impl MemoryTx {
 
     fn lost(&self) -> bool {
         self.shared.lock().generation != self.generation
+    }
+
+    fn breaks(&self, broken: ParkingBreak) -> bool {
+        self.shared.parking_broken == Some(broken)
+    }
+
+    /// From here on what is written can be taken back alone.
+    pub(super) fn save(&mut self) -> Result<(), StoreError> {
+        match self.check_open() {
+            Err(error) if error.kind == StoreErrorKind::TransactionEnded => {
+                return if self.breaks(ParkingBreak::SavepointsEnded) { Ok(()) } else { Err(error) };
+            }
+            open => open?,
+        }
+        if self.aborted {
+            if self.breaks(ParkingBreak::SavepointSwallows) {
+                self.aborted = false;
+                return Ok(());
+            }
+            let message = "an SQL error was swallowed: nothing of it is kept";
+            return Err(StoreError::new(StoreErrorKind::Swallowed, message));
+        }
+        self.saved = Some(Saved { added: self.added.clone(), marks: self.versions.marks() });
+        Ok(())
+    }
+
+    /// Takes back what was written since.
+    pub(super) fn take_back(&mut self) -> Result<(), StoreError> {
+        self.check_open()?;
+        let saved = match self.saved.clone() {
+            None => {
+                let message = "there is no savepoint to take anything back to";
+                return Err(StoreError::new(StoreErrorKind::Config, message));
+            }
+            Some(_) if self.breaks(ParkingBreak::TakesEverythingBack) => Saved::default(),
+            Some(saved) => saved,
+        };
+        self.aborted = false;
+        if self.breaks(ParkingBreak::TakeBackFreesRows) {
+            let mut state = self.shared.lock();
+            state.locked.retain(|key, _| !self.parking.locked.contains(key));
+        }
+        if !self.breaks(ParkingBreak::TakesNothingBack) {
+            self.added = saved.added;
+            self.versions.back_to(saved.marks);
+        }
+        if self.breaks(ParkingBreak::TakesBackOnce) {
+            self.saved = None;
+        }
+        Ok(())
     }
 
     pub(super) fn generation(&self) -> u64 {

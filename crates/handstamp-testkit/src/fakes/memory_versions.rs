@@ -24,6 +24,16 @@ pub(super) struct VersionWork {
 }
 
 impl VersionWork {
+    /// What is raised so far.
+    pub(super) fn marks(&self) -> BTreeMap<MarkKey, Version> {
+        self.marks.clone()
+    }
+
+    /// What is raised is this again; the locks stay.
+    pub(super) fn back_to(&mut self, marks: BTreeMap<MarkKey, Version>) {
+        self.marks = marks;
+    }
+
     /// Makes everything durable or forgets it, and frees the locks.
     pub(super) fn end(
         &mut self,

@@ -15,6 +15,7 @@ mod breaks;
 mod harness;
 mod log_broker;
 mod log_source;
+mod memory_operator;
 mod memory_parked;
 mod memory_prune;
 mod memory_sink;

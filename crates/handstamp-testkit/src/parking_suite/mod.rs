@@ -15,6 +15,7 @@ mod keeping;
 mod ordering;
 mod resuming;
 mod reviewing;
+mod saving;
 mod taking;
 
 use crate::check::{ensure, same};
@@ -65,6 +66,10 @@ macro_rules! __parking_cases {
             a_message_that_is_given_up_is_a_dead_letter
             giving_up_counts_what_was_an_attempt
             outcomes_find_their_rows
+            what_is_taken_back_leaves_the_rest
+            rows_are_held_when_something_is_taken_back
+            a_savepoint_says_what_a_handler_swallowed
+            a_savepoint_says_that_the_handler_ended_it
             a_retry_the_handler_ended_resumes_nothing
             parking_after_the_handler_ended_keeps_nothing
             a_swallowed_error_resumes_nothing
@@ -81,7 +86,7 @@ macro_rules! __parking_cases {
             many_takers_keep_the_order_of_each_key
             the_status_counts_and_says_when
             the_status_counts_what_is_taken
-            a_dead_letter_is_read_back_by_its_key
+            dead_letters_are_read_back_by_their_keys
         }
     };
 }
@@ -108,6 +113,7 @@ mod cases {
     pub(super) use super::ordering::*;
     pub(super) use super::resuming::*;
     pub(super) use super::reviewing::*;
+    pub(super) use super::saving::*;
     pub(super) use super::taking::*;
 }
 

@@ -1,13 +1,13 @@
 //! Consumers apart, and what is said of one.
 
-use super::given::{Given, behind, dead, due, due_in, of_key};
+use super::given::{Given, behind, claims_of, due, due_in, of_key};
 use super::resuming::dead_letter_of;
 use super::{HOUR, ParkingHarness, resume, retry, sorted_ids_of, strings, take};
 use crate::CaseResult;
 use crate::check::{ensure, same};
 use crate::store_suite::{begin, id, name, register};
-use handstamp_core::parked::{OrderKey, ParkedStatus, ParkingStore, Resumed};
-use handstamp_core::{LetterStore, Store};
+use handstamp_core::parked::{Dedup, OrderKey, ParkedStatus, ParkingStore, Resumed};
+use handstamp_core::{DeadLetter, LetterStore, Store};
 use std::time::Duration;
 
 pub(crate) async fn consumers_park_apart<H: ParkingHarness>(harness: &H) -> CaseResult {
@@ -71,16 +71,20 @@ pub(crate) async fn the_status_counts_what_is_taken<H: ParkingHarness>(harness: 
     same("without rows", &other.store.parked_status(&other.consumer).await?, &ParkedStatus::default())
 }
 
-pub(crate) async fn a_dead_letter_is_read_back_by_its_key<H: ParkingHarness>(harness: &H) -> CaseResult {
+pub(crate) async fn dead_letters_are_read_back_by_their_keys<H: ParkingHarness>(harness: &H) -> CaseResult {
     let given = Given::new(harness).await?;
     let mail = register(&given.store, "mail").await?;
-    let keys = given.parked(&[due("a")?]).await?;
-    let other = due("b")?.letter.dedup();
-    let read = async |consumer, key| given.store.kept_letter(consumer, key).await;
-    same("while it is parked", &read(&given.consumer, &keys[0]).await?, &None)?;
-    retry(&given.store, &given.consumer, "a", dead(4, true)).await?;
-    let kept = read(&given.consumer, &keys[0]).await?;
-    same("once it is dead", &kept, &Some(dead_letter_of(harness, "a").await?))?;
-    same("another one", &read(&given.consumer, &other).await?, &None)?;
-    same("of another consumer", &read(&mail, &keys[0]).await?, &None)
+    let parked = given.parked(&[due("parked")?]).await?[0];
+    let rows = [due("a")?, due("b")?];
+    let letters = rows.each_ref().map(|row| row.letter.clone());
+    let (mut tx, _) = begin(&given.store, &given.consumer, &claims_of(&rows)).await?;
+    given.store.record(&mut tx, &given.consumer, &letters).await?;
+    given.store.commit(tx).await?;
+    let [a, b] = letters.each_ref().map(DeadLetter::dedup);
+    let read = async |consumer, keys: &[Dedup]| given.store.kept_letters(consumer, keys).await;
+    let (of_a, of_b) = (dead_letter_of(harness, "a").await?, dead_letter_of(harness, "b").await?);
+    let kept = read(&given.consumer, &[b, parked, a, b]).await?;
+    same("once they are dead", &kept, &vec![Some(of_b.clone()), None, Some(of_a), Some(of_b)])?;
+    same("of nothing", &read(&given.consumer, &[]).await?, &vec![])?;
+    same("of another consumer", &read(&mail, &[a, b]).await?, &vec![None, None])
 }
