@@ -50,30 +50,33 @@ Key, value and header values are text where they are UTF-8, otherwise {\"base64\
   handstamp dlq redrive wallet.toml 0f1e2d3c4b5a69788796a5b4c3d2e1f0 --as-id order-17-b
   handstamp dlq redrive wallet.toml --all --limit 100
 
-What is sent back is parked and due at once; a message keeps its history and is applied at most once. Nothing is \
-meant that was not named: KEY, a filter, --group or --all. A KEY from `dlq parked` makes that message due now; its \
-attempts stay counted, and the order of its key holds.
+What is sent back is parked and due at once; a consumer has to run to apply it. A message keeps its history and is \
+applied at most once. Nothing is meant that was not named: KEY, a filter, --group or --all. A KEY or --id of a parked \
+message makes it due now; its attempts stay counted, and the order of its key holds.
 
 One without an id gets the id that today's `[identity]` finds, and stays where it finds none. One whose id is \
 another message's (class id_reused) needs `--as-id NEW`. One of which only a prefix was kept stays. What stays is said \
 with its reason.
 
-Stopped, by Ctrl-C or a cut connection, it has done what it said; the same command again goes on with the rest. Exit 0: \
-everything that was meant was sent back, or was before, or a filter found nothing; 5: something stayed, or a KEY, \
---id or --group names none; 7: stopped.")]
+Stopped, by Ctrl-C or a cut connection, it has done what it said; the same command again goes on with the rest, and \
+says of what was sent back before what became of it. Exit 0: everything that was meant was sent back, or was before, or \
+is due already, or a filter found nothing; 5: something stayed, or a KEY, --id or --group names none; 7: stopped.")]
     Redrive(DlqRedriveArgs),
     /// Give dead letters or parked messages up for good: their bytes go, their ids stay known as discarded.
     #[command(after_help = "Examples:
   handstamp dlq discard wallet.toml --group 1f0c8a9b --dry-run --why 'test messages'
   handstamp dlq discard wallet.toml 0f1e2d3c4b5a69788796a5b4c3d2e1f0 --why 'refunded by hand'
 
-A KEY from `dlq parked` gives that message up; the next of its key is then the first. `dlq export` keeps the bytes of dead \
+A KEY or --id of a parked message gives it up; the next of its key is then the first. `dlq export` keeps the bytes of dead \
 letters, if it is run before, and `dlq show --json` those of a parked message. Exit codes as of `dlq redrive`.")]
     Discard(DlqDiscardArgs),
     /// List messages that wait for a retry, in the order of parking.
     #[command(after_help = "Examples:
   handstamp dlq parked wallet.toml
-  handstamp dlq parked wallet.toml --limit 10 --json")]
+  handstamp dlq parked wallet.toml --limit 10 --json
+
+Two lines a message: when it is due, and below its id and as much of the reason as fits. One that is behind another of \
+its key has no time of its own: `dlq show` names the one it waits for.")]
     Parked(DlqParkedArgs),
     /// List what operators did, newest first: when, who, what, why.
     #[command(after_help = "Examples:
