@@ -10,8 +10,10 @@ use toml_edit::{Item, Value};
 /// What is done for each message, in the order of the file.
 pub(super) fn read(top: &Section<'_, '_>) -> Vec<EffectSection> {
     let sections = top.sections("effect");
-    if sections.is_empty() && !top.has("effect") {
-        top.problem(1, "effect", "no [[effect]] says what to do; add one with `sql = \"…\"`");
+    let (written, line) = top.item("effect").unzip();
+    if written.is_none_or(|item| item.as_array().is_some_and(toml_edit::Array::is_empty)) {
+        let line = line.unwrap_or(1);
+        top.problem(line, "effect", "no [[effect]] says what to do; add one with `sql = \"…\"`");
     }
     sections.into_iter().filter_map(effect).collect()
 }
@@ -62,6 +64,11 @@ fn params(section: &Section<'_, '_>) -> BTreeMap<String, ParamSpec> {
                 .text(&name)
                 .and_then(|text| pointer(&table, line, &name, &text))
                 .map(|pointer| ParamSpec::from_source(ParamSource::Body(pointer))),
+            _ if item.as_table_like().is_some_and(toml_edit::TableLike::is_empty) => {
+                let nothing = "says nothing; write for example `{ pointer = \"/address/city\" }`, or remove it";
+                table.problem(line, &name, nothing);
+                None
+            }
             _ if item.is_table_like() => table.section(&name).and_then(|inner| param(inner, line)),
             _ => {
                 let expected = "a JSON pointer such as \"/address/city\", or a table of `pointer` or `header`, `encoding` and `as`";

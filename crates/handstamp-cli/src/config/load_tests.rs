@@ -175,6 +175,7 @@ fn mistakes_of_the_policy_name_their_line_and_what_would_be_right() {
         ("on.\"23503\".max_attempts = 3", "retry.on.23503: is no code of SQLite"),
         ("on.\"23503\".max_attempts = 3", "did you mean \"787\" (foreign_key_violation)?"),
         ("on.\"787\" = 3", "retry.on.787: expected a table"),
+        ("on.\"787\" = {}", "retry.on.787: says nothing; write for example `max_attempts = 20`"),
         ("immediate = 11", "retry.immediate: more than max_attempts, which is 10"),
         ("max_crashes = -1", "retry.max_crashes: expected a whole number; found -1"),
         ("immediate = 0", "retry.immediate: expected a whole number of at least 1"),
@@ -183,6 +184,20 @@ fn mistakes_of_the_policy_name_their_line_and_what_would_be_right() {
         assert_eq!(line, 6, "{message}");
         assert!(message.contains(words), "{rest}: {message}");
     }
+}
+
+/// A table or a list that names something and says nothing of it.
+#[test]
+fn what_says_nothing_is_refused() {
+    for (rest, line, words) in [
+        (format!("{EFFECT}\nparams.id = {{}}"), 7, "effect[1].params.id: says nothing; write for example"),
+        (String::new(), 1, "effect: no [[effect]] says what to do"),
+    ] {
+        let (at, message) = problem(&with("field = \"/id\"", &rest));
+        assert_eq!((at, message.contains(words)), (line, true), "{rest}: {message}");
+    }
+    let (at, message) = problem(&format!("effect = []\n{}", with("field = \"/id\"", "")));
+    assert_eq!((at, message.contains("no [[effect]] says what to do")), (1, true), "{message}");
 }
 
 #[test]

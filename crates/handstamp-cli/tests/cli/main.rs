@@ -1,5 +1,7 @@
 //! The program from outside: arguments in; standard output, standard error and exit code out.
 
+// The example that they run is a file and SQLite; `scripts/test` has every feature.
+#![cfg(all(feature = "file", feature = "sqlite"))]
 // Helpers of tests panic as tests do: that is the failure report.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
