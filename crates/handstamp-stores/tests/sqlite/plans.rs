@@ -68,7 +68,7 @@ fn uses_its_indexes(connection: &Connection) {
         ("redrive_move.sql", "handstamp_parked_by_order (consumer=? AND order_key=?)"),
         ("parked_status.sql", "COVERING INDEX handstamp_parked_by_seq (consumer=?)"),
         ("parked_page.sql", "handstamp_parked_by_seq (consumer=? AND rowid>?)"),
-        ("parked_page.sql", "handstamp_parked_by_order (consumer=? AND order_key=? AND rowid<?)"),
+        ("parked_page.sql", "handstamp_parked_by_order (consumer=? AND order_key=? AND seq<?)"),
         ("dead_letters_count.sql", "COVERING INDEX handstamp_dead_letters_by_time (consumer=?)"),
         ("attempts_keep.sql", "handstamp_attempts_by_message (consumer=? AND dedup=?)"),
         ("attempts.sql", "handstamp_attempts_by_message (consumer=? AND dedup=?)"),
