@@ -2,9 +2,10 @@
 
 pub(crate) mod dlq;
 
-use crate::config::TIME_MAX;
+use crate::config::{self, TIME_MAX};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dlq::DlqCommand;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -33,8 +34,29 @@ pub(crate) struct Cli {
         hide_env_values = true
     )]
     pub(crate) log: String,
+    /// How a line of the log is written: text, or json, which is one object a line.
+    #[arg(
+        long,
+        global = true,
+        env = "HANDSTAMP_LOG_FORMAT",
+        default_value = "text",
+        value_name = "FORMAT",
+        value_enum,
+        hide_env_values = true,
+        hide_possible_values = true
+    )]
+    pub(crate) log_format: LogFormat,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// `--log-format`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// A line for people.
+    Text,
+    /// One object a line: time, level, target, message and fields.
+    Json,
 }
 
 /// The commands.
@@ -129,6 +151,9 @@ pub(crate) struct RunArgs {
     /// Exit 3 instead of waiting when the source or the store is away.
     #[arg(long)]
     pub(crate) fail_fast: bool,
+    /// Answer /metrics, /healthz and /readyz there, such as 127.0.0.1:9464; instead of `[watch] listen`.
+    #[arg(long, value_name = "ADDRESS", value_parser = config::address)]
+    pub(crate) watch: Option<SocketAddr>,
 }
 
 /// `check`.

@@ -17,6 +17,7 @@ mod peek;
 mod publish;
 mod redact;
 mod signals;
+mod watch;
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -31,11 +32,11 @@ fn main() -> ExitCode {
     };
     std::panic::set_hook(Box::new(|panic| {
         // What a panic says was not written for an eye that must not see secrets.
-        output::say(&format!("panic: {panic}"));
+        output::say_error(&format!("panic: {panic}"));
     }));
     let nothing = commands::nothing(&cli.command);
     let outcome =
-        std::panic::catch_unwind(|| logging::start(&cli.log).and_then(|()| commands::dispatch(cli.command)));
+        std::panic::catch_unwind(|| logging::start(&cli.log, cli.log_format).and_then(|()| commands::dispatch(cli.command)));
     match outcome {
         Ok(Ok(exit)) => ExitCode::from(exit.code()),
         Ok(Err(error)) => fail(&error, nothing.as_ref()),
@@ -53,7 +54,7 @@ fn fail(error: &CliError, nothing: Option<&Value>) -> ExitCode {
         // The first error is the one to tell.
         let _ = output::print_json(&error.to_json(nothing));
     }
-    output::say(&error.to_string());
+    output::say_error(&error.to_string());
     ExitCode::from(error.exit.code())
 }
 

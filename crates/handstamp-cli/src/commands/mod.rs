@@ -70,7 +70,7 @@ pub(crate) fn nothing_of(words: &[String]) -> Option<Value> {
 ///
 /// # Errors
 /// The operating system gave none.
-fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -7,7 +7,9 @@ use crate::config::{self, Config, SourceSection, Uses};
 use crate::exit::{CliError, Exit};
 use crate::output::{self, json, live::LiveLine, table};
 use crate::signals::{self, Stop};
+use crate::watch;
 use handstamp_core::retry::Backoff;
+use handstamp_core::telemetry::Vitals;
 use handstamp_core::{
     BreakerState, Consumer, ConsumerOptions, Counts, LiveCounts, Report, RunError, RunErrorKind, StopReason,
     StoreError,
@@ -15,7 +17,7 @@ use handstamp_core::{
 use handstamp_stores::redrive::Backlog;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often a wait is said again.
@@ -27,9 +29,11 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Whatever made it end before its time.
 pub(crate) fn run(args: &RunArgs) -> Result<Exit, CliError> {
     let uses = if args.migrate { Uses::PipelineAndMigration } else { Uses::Pipeline };
-    let config = config::load(&args.file, uses)?;
-    let live = Arc::new(OnceLock::new());
+    let config = Arc::new(config::load(&args.file, uses)?);
+    let live: Arc<LiveCounts> = Arc::default();
     let stop = signals::listen(config.options.shutdown_timeout, cut_off(&config, args, Arc::clone(&live)))?;
+    // Before the store is there: whoever probes is told what is waited for.
+    let _watching = watch::start(&config, args.watch, &live, stop.clone())?;
     let runtime = super::runtime()?;
     let local = tokio::task::LocalSet::new();
     with_backend!(&config, backend => local.block_on(&runtime, run_with(&backend, &config, args, &live, stop)))
@@ -39,12 +43,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit, CliError> {
 fn cut_off(
     config: &Config,
     args: &RunArgs,
-    live: Arc<OnceLock<Arc<LiveCounts>>>,
+    live: Arc<LiveCounts>,
 ) -> impl FnOnce(&CliError) + Send + use<> {
     let (json, name, started) = (args.json, config.name.clone(), Instant::now());
     move |error| {
         if json {
-            let (counts, busy) = live.get().map(|live| (live.snapshot(), live.busy())).unwrap_or_default();
+            let (counts, busy) = (live.snapshot(), live.busy());
             let report = Report { counts, busy, ..nothing_done(started) };
             let object = stopped_by_error(Some(name.as_str()), &report);
             // Nobody is left to hear of it.
@@ -57,7 +61,7 @@ async fn run_with<B: Backend>(
     backend: &B,
     config: &Config,
     args: &RunArgs,
-    counts: &OnceLock<Arc<LiveCounts>>,
+    live: &Arc<LiveCounts>,
     stop: Stop,
 ) -> Result<Exit, CliError> {
     let started = Instant::now();
@@ -70,7 +74,8 @@ async fn run_with<B: Backend>(
             output::say("stopped before anything was received");
             return finish(config, args, Ok(nothing_done(started)), None);
         }
-        opened = prepare(backend, config, args) => opened?,
+        opened = prepare(backend, config, args, live.vitals()) => opened?,
+        never = live.vitals().beats() => match never {},
     };
     let (store, effects) = opened;
     let asked_last = Arc::clone(&store);
@@ -81,7 +86,8 @@ async fn run_with<B: Backend>(
         .batch_handler(effects)
         .options(options(config, args));
     let consumer = source::copying(consumer, config)?;
-    let live = LiveLine::start(Arc::clone(counts.get_or_init(|| consumer.live_counts())));
+    let consumer = consumer.counting_into(Arc::clone(live));
+    let live = LiveLine::start(Arc::clone(live));
     let result = Box::pin(consumer.run_local(stop.asked())).await;
     drop(live);
     let is_away = result.as_ref().is_err_and(|error| !matches!(error.kind, RunErrorKind::Source(_)));
@@ -95,18 +101,19 @@ async fn prepare<B: Backend>(
     backend: &B,
     config: &Config,
     args: &RunArgs,
+    vitals: &Vitals,
 ) -> Result<(Arc<B::Store>, B::Effects), CliError> {
     if args.migrate {
-        let migrated = patiently(backend, args.fail_fast, || backend.migrate(config, None)).await?;
+        let migrated = patiently(backend, args.fail_fast, vitals, || backend.migrate(config, None)).await?;
         for step in migrated.steps {
             tracing::info!("{step}");
         }
     }
-    let opened = patiently(backend, args.fail_fast, || backend.open(config)).await?;
+    let opened = patiently(backend, args.fail_fast, vitals, || backend.open(config)).await?;
     let check = || source::check_position(backend, config);
-    patiently(backend, args.fail_fast, check).await?;
+    patiently(backend, args.fail_fast, vitals, check).await?;
     let count = || super::check::parked_unordered(&*opened.0, config);
-    if let Some((what, todo)) = patiently(backend, args.fail_fast, count).await? {
+    if let Some((what, todo)) = patiently(backend, args.fail_fast, vitals, count).await? {
         tracing::warn!("{what}; {todo}");
     }
     Ok(opened)
@@ -116,6 +123,7 @@ async fn prepare<B: Backend>(
 async fn patiently<B: Backend, T>(
     backend: &B,
     fail_fast: bool,
+    vitals: &Vitals,
     mut attempt: impl AsyncFnMut() -> Result<T, StoreError>,
 ) -> Result<T, CliError> {
     let mut tries = 0_u32;
@@ -125,6 +133,7 @@ async fn patiently<B: Backend, T>(
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
+        vitals.store_failed(error.kind);
         if !source::is_away(&error) || fail_fast {
             return Err(error.into());
         }

@@ -6,6 +6,7 @@
 use super::parse::Text;
 use handstamp_core::{ConsumerName, ConsumerOptions, IdentityRule};
 use handstamp_stores::effect::{CompiledEffect, EffectSpec};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub(crate) struct Config {
     pub(crate) store: StoreSection,
     /// A topic of the source's brokers that receives a copy of each dead letter.
     pub(crate) dead_letter: Option<Text>,
+    /// Where probes and scrapers are answered.
+    pub(crate) watch: Option<SocketAddr>,
     /// What is done for each message, in order.
     pub(crate) effects: Vec<EffectSection>,
 }

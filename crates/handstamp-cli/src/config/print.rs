@@ -25,6 +25,11 @@ pub(crate) fn effective(config: &Config) -> String {
         table["topic"] = text(topic);
         document["dead_letter"] = Item::Table(table);
     }
+    if let Some(address) = config.watch {
+        let mut table = Table::new();
+        table["listen"] = value(address.to_string());
+        document["watch"] = Item::Table(table);
+    }
     let mut out = document.to_string();
     for effect in &config.effects {
         // Writing to a String cannot fail.

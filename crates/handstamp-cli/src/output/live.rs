@@ -1,5 +1,6 @@
 //! The live line: rate, applied, duplicates, dead letters, lag; redrawn in place on a terminal.
 
+use crate::logging;
 use handstamp_core::{BreakerState, LiveCounts};
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -49,7 +50,7 @@ pub(crate) struct LiveLine {
 impl LiveLine {
     /// Starts the line; does nothing where standard error is no terminal.
     pub(crate) fn start(counts: Arc<LiveCounts>) -> Self {
-        if !io::stderr().is_terminal() {
+        if !io::stderr().is_terminal() || logging::is_json() {
             return Self { end: None, thread: None };
         }
         let (end, ended) = channel();

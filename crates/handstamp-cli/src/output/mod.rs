@@ -13,8 +13,10 @@ pub(crate) mod table;
 pub(crate) mod width;
 
 use crate::exit::{CliError, Exit};
-use crate::redact;
+use crate::{logging, redact};
+use serde_json::Map;
 use std::io::{self, Write};
+use tracing::Level;
 
 /// Prints a result, redacted.
 ///
@@ -82,6 +84,18 @@ fn rate(report: &handstamp_core::Report) -> f64 {
 
 /// Says something beside the result, on standard error, redacted.
 pub(crate) fn say(text: &str) {
+    say_at(Level::INFO, text);
+}
+
+/// Says what went wrong, in the same way.
+pub(crate) fn say_error(text: &str) {
+    say_at(Level::ERROR, text);
+}
+
+fn say_at(level: Level, text: &str) {
+    if logging::is_json() {
+        return logging::write_json(level, "handstamp", text, Map::new());
+    }
     live::write_above(&redact::redact(&format!("{text}\n")));
 }
 

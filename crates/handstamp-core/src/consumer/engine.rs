@@ -71,7 +71,6 @@ pub(super) struct Engine<S: StartStore> {
     /// The source is at its end, but for what is parked and due.
     ending: bool,
     revokes: Vec<(Instant, Lane)>,
-    pub(super) notices: BTreeMap<Notice, u64>,
     pub(super) started: Instant,
     pub(super) assigned_once: bool,
     pub(super) last_activity: Instant,
@@ -178,7 +177,6 @@ impl<S: StartStore> Engine<S> {
             retries_next: true,
             ending: false,
             revokes: vec![],
-            notices: BTreeMap::new(),
             started,
             assigned_once: false,
             last_activity: started,
