@@ -109,6 +109,24 @@ pub(crate) fn copies(section: &KafkaSection) -> Result<KafkaSink, CliError> {
     Ok(KafkaSink::new(&section.brokers.value, &options)?)
 }
 
+/// Looks aside whether the topic for copies is there: a run says it before the first message fails, and waits for
+/// nothing.
+pub(crate) fn look_for_copies(sink: &KafkaSink, topic: &str) {
+    let (sink, topic) = (sink.clone(), topic.to_owned());
+    let look = move || {
+        if let Ok(false) = sink.has_topic(&topic, ANSWER_WITHIN) {
+            tracing::warn!(
+                target: "handstamp",
+                topic,
+                "the topic for copies of dead letters does not exist: create it. Until then dead letters are kept in the \
+                 store alone"
+            );
+        }
+    };
+    // What keeps it from looking is said where the first copy is made.
+    drop(std::thread::Builder::new().name("handstamp-look".into()).spawn(look));
+}
+
 /// The topic for copies: whether it is there, and whether a producer fits the options.
 fn check_copies(section: &KafkaSection, topic: &str, findings: &mut Findings) {
     if let Err(error) = copies(section) {

@@ -50,7 +50,9 @@ pub(crate) fn copying<S: StartStore>(
 ) -> Result<Consumer<S>, CliError> {
     match (&config.source, &config.dead_letter) {
         (SourceSection::Kafka(section), Some(topic)) => {
-            Ok(consumer.dead_letters_to(super::kafka::copies(section)?, &topic.value))
+            let sink = super::kafka::copies(section)?;
+            super::kafka::look_for_copies(&sink, &topic.value);
+            Ok(consumer.dead_letters_to(sink, &topic.value))
         }
         _ => Ok(consumer),
     }

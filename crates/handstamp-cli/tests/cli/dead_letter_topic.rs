@@ -85,9 +85,11 @@ fn a_copy_arrives_with_its_headers_and_they_do_not_grow() {
     assert!(one(&first[0], "handstamp-code").is_some() && one(&first[0], "handstamp-timestamp").is_some());
     assert!(one(&first[0], "handstamp-reason").unwrap().contains("CHECK"), "{first:?}");
     assert_eq!((one(&first[1], "handstamp-class"), one(&first[1], "handstamp-id")), (Some("identity"), None));
-    // Its own topic for copies is not there: said, counted, and nothing waits for it.
+    // Its own topic for copies is not there: said before the first message fails, counted, and nothing waits for it.
     let third = run(&place, "third.toml");
     assert_eq!(third.counts(COUNTS), [2, 2, 0, 2]);
+    let warned = third.stderr.matches("the topic for copies of dead letters does not exist").count();
+    assert_eq!(warned, 1, "{}", third.stderr);
     assert!(third.stderr.contains("not copied, the dead letter itself is kept"), "{}", third.stderr);
     let second = headers_of(&place, "third.toml");
     for (before, after) in first.iter().zip(&second) {

@@ -3,6 +3,9 @@
 //! Authoritative: the broker's acknowledgement of all in-sync replicas. A record counts as published only
 //! then. Kafka's idempotence covers one session of one producer and one partition; it says nothing about a
 //! record published again by a new producer.
+//!
+//! A topic that does not exist is waited for by librdkafka, anew with every record. Here it is waited for once; then it
+//! is refused at once, and looked for again behind a while, which costs one question to a broker.
 
 use super::config::{KafkaOptions, refused};
 use super::context::Quiet;
@@ -15,19 +18,27 @@ use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Most KiB that are sent and not yet answered.
 const IN_FLIGHT_KIB: u32 = 16 * 1024;
 
-/// Publishes records to the topics named by their origin.
+/// A topic that does not exist is not looked for more often.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long a look may take.
+const LOOK_WITHIN: Duration = Duration::from_secs(1);
+
+/// Publishes records to the topics named by their origin. Clones share one producer.
+#[derive(Clone)]
 pub struct KafkaSink {
     producer: ThreadedProducer<Quiet>,
     brokers: String,
     room: Arc<Semaphore>,
+    /// Topics that do not exist, and when that was last found.
+    unknown: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
 impl KafkaSink {
@@ -47,7 +58,57 @@ impl KafkaSink {
         config.set("queue.buffering.max.messages", "1000000");
         let producer = config.create_with_context(Quiet).map_err(|error| refused(&base, &error))?;
         let room = Arc::new(Semaphore::new(usize::try_from(IN_FLIGHT_KIB).unwrap_or(usize::MAX)));
-        Ok(Self { producer, brokers: brokers.to_owned(), room })
+        Ok(Self { producer, brokers: brokers.to_owned(), room, unknown: Arc::default() })
+    }
+
+    /// Whether a topic exists; brokers that create topics by themselves create it. Blocks the calling thread.
+    ///
+    /// # Errors
+    /// A transient error when no broker answers in time, otherwise what it refuses.
+    pub fn has_topic(&self, topic: &str, within: Duration) -> Result<bool, SinkError> {
+        let metadata = self.producer.client().fetch_metadata(Some(topic), within);
+        let metadata = metadata.map_err(|error| self.error(&error))?;
+        let found = metadata.topics().iter().find(|one| one.name() == topic);
+        let error = found.and_then(|found| found.error()).map(RDKafkaErrorCode::from);
+        let exists = match error {
+            // One that is just being created has no leader yet.
+            None | Some(RDKafkaErrorCode::LeaderNotAvailable) => found.is_some(),
+            Some(code) if is_unknown(code) => false,
+            Some(code) => return Err(self.error(&KafkaError::MetadataFetch(code))),
+        };
+        let mut unknown = self.unknown();
+        if !exists {
+            unknown.insert(topic.to_owned(), Instant::now());
+        } else if unknown.remove(topic).is_some() {
+            tracing::info!(target: "handstamp", topic, "the topic is there now");
+        }
+        Ok(exists)
+    }
+
+    fn unknown(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.unknown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Of the records' topics those that do not exist, as far as is known.
+    async fn missing(&self, records: &[Record]) -> HashSet<Arc<str>> {
+        let known = self.unknown().clone();
+        if known.is_empty() {
+            return HashSet::new();
+        }
+        let mut missing = HashSet::new();
+        let topics: HashSet<&Arc<str>> = records.iter().map(|record| &record.origin.topic).collect();
+        for topic in topics {
+            let Some(since) = known.get(&**topic) else { continue };
+            let is_missing = since.elapsed() < LOOK_EVERY || {
+                let (sink, topic) = (self.clone(), Arc::clone(topic));
+                let look = tokio::task::spawn_blocking(move || sink.has_topic(&topic, LOOK_WITHIN));
+                matches!(look.await, Ok(Ok(false)))
+            };
+            if is_missing {
+                missing.insert(Arc::clone(topic));
+            }
+        }
+        missing
     }
 
     /// Waits until everything sent is answered, at most so long. Blocks the calling thread.
@@ -91,19 +152,30 @@ impl KafkaSink {
 
 impl Sink for KafkaSink {
     async fn publish(&self, records: &[Record]) -> Vec<Result<(), SinkError>> {
+        let missing = self.missing(records).await;
         let mut answers = Vec::with_capacity(records.len());
         for record in records {
+            if missing.contains(&record.origin.topic) {
+                let unknown = KafkaError::MessageProduction(RDKafkaErrorCode::UnknownTopicOrPartition);
+                answers.push(Err(self.error(&unknown)));
+                continue;
+            }
             let (answer, wait) = oneshot::channel();
             let room = self.room_for(record).await;
             answers.push(self.send(record, Waiting { answer, _room: room }).map(|()| wait));
         }
         let mut results = Vec::with_capacity(records.len());
-        for answer in answers {
+        for (answer, record) in answers.into_iter().zip(records) {
             results.push(match answer {
                 Err(error) => Err(error),
                 Ok(wait) => match wait.await {
                     Ok(Ok(())) => Ok(()),
-                    Ok(Err(error)) => Err(self.error(&error)),
+                    Ok(Err(error)) => {
+                        if error.rdkafka_error_code().is_some_and(is_unknown) {
+                            self.unknown().insert(record.origin.topic.to_string(), Instant::now());
+                        }
+                        Err(self.error(&error))
+                    }
                     Err(_) => {
                         Err(SinkError::new(true, "the Kafka producer ended before the record was answered"))
                     }
@@ -148,6 +220,10 @@ fn producer_options(brokers: &str, options: &BTreeMap<String, String>) -> Result
         Some(problem) => Err(SourceError::new(SourceErrorKind::Config, problem.to_string())),
         None => Ok(base),
     }
+}
+
+fn is_unknown(code: RDKafkaErrorCode) -> bool {
+    matches!(code, RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition)
 }
 
 fn is_transient(code: RDKafkaErrorCode) -> bool {

@@ -191,3 +191,33 @@ fn what_the_library_keeps_stays_under_the_limit_when_nobody_takes_anything() {
     engine.close();
     assert_eq!(place.committed_sum(), 3000);
 }
+
+/// librdkafka would wait ten minutes for it, with each record anew.
+#[test]
+fn a_topic_that_does_not_exist_is_looked_for_and_not_waited_for() {
+    let (there, missing) = (Place::new("there", 1), Place::without_topic("missing"));
+    let long = ["topic.metadata.propagation.max.ms", "message.timeout.ms"];
+    let options = long.map(|key| (key.to_owned(), "600000".to_owned())).into();
+    let sink = KafkaSink::new(&there.brokers, &options).unwrap();
+    assert!(sink.has_topic(&there.topic, PATIENCE).unwrap());
+    assert!(!sink.has_topic(&missing.topic, PATIENCE).unwrap());
+    let records =
+        [&missing, &there].map(|place| record_for(&place.topic, None, bytes(b"v"), Headers::default()));
+    let publish = || {
+        let answers = block_on(async { tokio::time::timeout(PATIENCE, sink.publish(&records)).await });
+        answers.expect("it waits for a topic that does not exist")
+    };
+    for _ in 0..3 {
+        let answers = publish();
+        assert!(answers[1].is_ok(), "{answers:?}");
+        let refused = answers[0].as_ref().unwrap_err();
+        assert!(!refused.transient, "{refused}");
+    }
+    missing.create(1);
+    let limit = std::time::Instant::now() + PATIENCE;
+    while publish()[0].is_err() {
+        assert!(std::time::Instant::now() < limit, "a topic that was made is never found");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(read(&missing, 1).len(), 1);
+}
