@@ -3,7 +3,7 @@
 //! * [`fakes`]: brokers of three kinds and a store, in memory, as plain tasks under a paused clock.
 //!   Each can be broken on purpose in one named way.
 //! * [`mod@source_suite`], [`mod@store_suite`], [`mod@parking_suite`], [`mod@start_suite`],
-//!   [`mod@version_suite`], [`mod@prune_suite`], [`mod@sink_suite`]: the rules every driver keeps, a case each. A driver's test file gives a harness and one
+//!   [`mod@version_suite`], [`mod@prune_suite`], [`mod@identity_suite`], [`mod@sink_suite`]: the rules every driver keeps, a case each. A driver's test file gives a harness and one
 //!   macro call.
 //! * [`redelivery`]: a handler's own unit test: its messages twice, out of order, with crashes.
 //! * [`process`]: starting, waiting for and ending real processes.
@@ -13,6 +13,7 @@
 
 mod check;
 pub mod fakes;
+pub mod identity_suite;
 pub mod parking_suite;
 mod payload;
 pub mod process;

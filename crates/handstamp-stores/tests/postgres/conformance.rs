@@ -172,10 +172,10 @@ mod postgres18_forgets {
     handstamp_testkit::prune_suite!(super::PostgresHarness::new(super::Server::V18).await);
 }
 
-mod postgres15_versions {
-    handstamp_testkit::version_suite!(super::PostgresHarness::new(super::Server::V15).await);
+mod postgres15_identity {
+    handstamp_testkit::identity_suite!(super::PostgresHarness::new(super::Server::V15).await);
 }
 
-mod postgres18_versions {
-    handstamp_testkit::version_suite!(super::PostgresHarness::new(super::Server::V18).await);
+mod postgres18_identity {
+    handstamp_testkit::identity_suite!(super::PostgresHarness::new(super::Server::V18).await);
 }

@@ -154,5 +154,11 @@ mod forgetting {
 mod marking {
     use super::SqliteHarness;
 
-    handstamp_testkit::version_suite!(SqliteHarness::new());
+    handstamp_testkit::identity_suite!(SqliteHarness::new());
+}
+
+mod forgetting {
+    use super::SqliteHarness;
+
+    handstamp_testkit::prune_suite!(SqliteHarness::new());
 }
