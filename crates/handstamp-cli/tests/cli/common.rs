@@ -214,6 +214,11 @@ impl Running {
         assert!(ended && seen(), "`handstamp {}` did not say {words:?}:\n{}", self.args, self.stderr.text());
     }
 
+    /// What standard error has until now.
+    pub(crate) fn logged(&self) -> String {
+        self.stderr.text()
+    }
+
     /// What standard output has until now.
     pub(crate) fn printed(&self) -> String {
         self.stdout.text()

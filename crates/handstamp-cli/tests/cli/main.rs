@@ -29,6 +29,7 @@ mod parked;
 mod peeks;
 mod redrive;
 mod refusals;
+mod scrape;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
 mod server_refusals;
 mod signals;
@@ -37,4 +38,7 @@ mod usage;
 mod variables;
 mod versions;
 mod wallet;
+mod watch;
+#[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
+mod watch_servers;
 mod widths;
