@@ -40,6 +40,7 @@
 //! | `item` | a delivery on its way |
 //! | `copies` | copies of dead letters at a sink, before the settle |
 //! | `options` | how a consumer behaves |
+//! | `preview` | a delivery judged without an engine, for dry runs |
 //! | `outage` | a store that cannot go on: how long it is waited for, how often that is said |
 //! | `no_store` | what stands where no store is chosen yet |
 
@@ -58,6 +59,7 @@ mod keep;
 mod no_store;
 mod options;
 mod outage;
+pub mod preview;
 mod register;
 mod resume;
 mod retries;

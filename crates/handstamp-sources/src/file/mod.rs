@@ -12,6 +12,7 @@
 //!
 //! * [`config`](FileOptions): which file, whose position, where it is kept;
 //! * `look`: what a start would refuse, found without starting;
+//! * [`peek`](Peeked): the next lines, looked at without taking them;
 //! * `lines`: bytes to lines, bounded;
 //! * `position`: the sidecar and its lock;
 //! * [`settled`](SettledLine): the last settled lines, for asking a store whether it knows them;
@@ -21,12 +22,14 @@
 mod config;
 mod lines;
 mod look;
+mod peek;
 mod position;
 mod settled;
 mod sink;
 mod source;
 
 pub use config::FileOptions;
+pub use peek::Peeked;
 pub use settled::SettledLine;
 pub use sink::FileSink;
 pub use source::FileSource;

@@ -188,6 +188,13 @@ impl Sidecar {
     }
 }
 
+/// Where a source would start by what the sidecar says; nothing is locked.
+pub(super) fn start_of(sidecar: &Path, data: &File) -> io::Result<Start> {
+    // What cannot be read is no position for the source either; it says so.
+    let Ok(Some(saved)) = read(sidecar) else { return Ok(Start::default()) };
+    judge(data, data.metadata()?.ino(), &saved)
+}
+
 /// Where the last settled line lies, if the source would go on behind it; nothing is locked.
 pub(super) fn settled(sidecar: &Path, data: &File) -> io::Result<Option<Position>> {
     // What cannot be read is no position for the source either; it says so.

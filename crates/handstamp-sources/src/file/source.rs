@@ -310,14 +310,19 @@ impl Served {
 
     fn delivery(&mut self, line: Line, path: &Arc<str>) -> Delivery {
         let tag = self.handed.hand_over(&line);
-        let fault = line.truncation.map(|truncation| RecordFault {
-            reason: format!("the line has {} bytes, more than max_message_bytes", truncation.full_bytes),
-            truncation: Some(truncation),
-        });
-        let record = record(path.clone(), line.start, line.number, line.value);
-        let ahead = if fault.is_none() { ReadAhead::of(&record) } else { ReadAhead::default() };
-        Delivery { lane: LANE, tag, record, fault, ahead }
+        delivery(line, path, tag)
     }
+}
+
+/// A line as it is handed over.
+pub(super) fn delivery(line: Line, path: &Arc<str>, tag: DeliveryTag) -> Delivery {
+    let fault = line.truncation.map(|truncation| RecordFault {
+        reason: format!("the line has {} bytes, more than max_message_bytes", truncation.full_bytes),
+        truncation: Some(truncation),
+    });
+    let record = record(path.clone(), line.start, line.number, line.value);
+    let ahead = if fault.is_none() { ReadAhead::of(&record) } else { ReadAhead::default() };
+    Delivery { lane: LANE, tag, record, fault, ahead }
 }
 
 /// The record of a line.

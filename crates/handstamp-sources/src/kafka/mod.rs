@@ -15,6 +15,7 @@
 //! | `deliver`, `records`, `outbox` | from a partition's queue to the engine |
 //! | `settle`, `commit` | from settled deliveries to committed offsets |
 //! | `sink`, `admin` | publishing; questions for `check` |
+//! | `peek` | the next records, looked at without joining the group |
 //! | `mock` | a broker inside this process, for the crash lab (feature `kafka-mock`) |
 //! | `context`, `wake`, `ffi` | callbacks, waking, everything that needs `unsafe` |
 //! | `hooks` | for tests: what cannot be provoked or seen from outside |
@@ -31,6 +32,7 @@ pub mod hooks;
 #[cfg(feature = "kafka-mock")]
 pub mod mock;
 mod outbox;
+pub mod peek;
 mod rebalance;
 mod records;
 mod session;

@@ -374,7 +374,7 @@ async fn check_registered<C: GenericClient + Sync>(
     ))
 }
 
-async fn claim_typed<C: GenericClient + Sync>(
+pub(crate) async fn claim_typed<C: GenericClient + Sync>(
     client: &C,
     sql: &ClaimSql,
     consumer: &ConsumerParameters,

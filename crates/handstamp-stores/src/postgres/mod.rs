@@ -33,6 +33,7 @@ mod binding;
 mod classify;
 mod config;
 mod connect;
+mod dry_run;
 mod effect;
 mod facts;
 mod failure;

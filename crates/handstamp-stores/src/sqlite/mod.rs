@@ -36,6 +36,7 @@ mod backlog;
 mod classify;
 mod config;
 mod connect;
+mod dry_run;
 mod effect;
 mod failure;
 mod import;
@@ -52,6 +53,7 @@ mod unpark;
 mod versions;
 
 pub use config::{Setup, SqliteOptions};
+pub use dry_run::DryStore;
 pub use effect::{EffectFailure, EffectFault, SqlEffects};
 pub use inbox::{ConsumerName, claim, claim_many, claim_with_digest};
 pub use migrate::{Migrated, migrate, show_sql};

@@ -65,7 +65,7 @@ impl SqliteStore {
 }
 
 /// No file, or one without any table: the first run makes them.
-fn is_new(options: &SqliteOptions) -> Result<bool, StoreError> {
+pub(super) fn is_new(options: &SqliteOptions) -> Result<bool, StoreError> {
     if !options.path.exists() {
         return Ok(true);
     }
@@ -108,10 +108,15 @@ fn write(connection: &Connection, name: &ConsumerName, fingerprint: &Fingerprint
 }
 
 /// A file beside another; removed with what SQLite keeps beside it.
-struct Beside(PathBuf);
+#[derive(Debug)]
+pub(super) struct Beside(PathBuf);
 
 impl Beside {
-    fn of(path: &Path) -> Self {
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(super) fn of(path: &Path) -> Self {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".rehearsal-{}", std::process::id()));
         Self(name.into())
