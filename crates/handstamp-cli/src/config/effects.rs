@@ -3,6 +3,7 @@
 use super::load::{optional, pointer};
 use super::model::EffectSection;
 use super::parse::{Section, Text};
+use super::sets;
 use handstamp_stores::effect::{CompiledEffect, EffectSpec, Encoding, ExpectRows, ParamSource, ParamSpec};
 use std::collections::BTreeMap;
 use toml_edit::{Item, Value};
@@ -21,11 +22,12 @@ pub(super) fn read(top: &Section<'_, '_>) -> Vec<EffectSection> {
 fn effect(section: Section<'_, '_>) -> Option<EffectSection> {
     let line = section.line;
     let sql = section.required_text("sql", "\"INSERT INTO t (id) VALUES (:message_id)\"");
-    let expect_rows = expect_rows(&section);
+    let mut expect_rows = expect_rows(&section);
+    let set = sets::read(&section, &mut expect_rows);
     let optional = section.texts("optional").unwrap_or_default().into_iter().map(|text| text.value).collect();
     let params = params(&section);
     let compiled = sql.filter(Text::is_known).and_then(|sql| {
-        let spec = EffectSpec { sql: sql.value.clone(), params, optional, expect_rows };
+        let spec = EffectSpec { sql: sql.value.clone(), params, optional, expect_rows, when: None, set };
         match CompiledEffect::compile(&spec) {
             Ok(compiled) => Some(EffectSection { sql, spec, compiled, line }),
             Err(error) => {
@@ -81,7 +83,7 @@ fn params(section: &Section<'_, '_>) -> BTreeMap<String, ParamSpec> {
     params
 }
 
-fn param(section: Section<'_, '_>, line: usize) -> Option<ParamSpec> {
+pub(super) fn param(section: Section<'_, '_>, line: usize) -> Option<ParamSpec> {
     let body = section.text("pointer").and_then(|text| pointer(&section, line, "pointer", &text));
     let header = optional(&section, "header");
     let encoding = section.one_of("encoding", &[("base64", Encoding::Base64)]);

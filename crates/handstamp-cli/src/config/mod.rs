@@ -16,6 +16,7 @@
 //! | `defaults` | defaults that are not the engine's, with their reasons |
 //! | `watch` | where probes and scrapers are answered |
 //! | `lab` | the file of `lab own` |
+//! | `sets` | `set` of an effect, and what belongs to it |
 //! | `print` | the effective configuration as TOML |
 
 mod codes;
@@ -31,6 +32,7 @@ mod load;
 mod model;
 mod parse;
 mod print;
+mod sets;
 mod uses;
 mod versions;
 mod watch;

@@ -6,7 +6,7 @@ use super::model::{Config, EffectSection, SourceSection, StoreSection};
 use super::parse::{Text, shown_size};
 use handstamp_core::retry::RetryPolicy;
 use handstamp_core::{OnFailure, OnIdReuse, Order};
-use handstamp_stores::effect::{Encoding, ExpectRows, ParamSource};
+use handstamp_stores::effect::{Encoding, ExpectRows, ExpectSet, ParamSource, ParamSpec, SetSpec};
 use std::fmt::Write as _;
 use std::time::Duration;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value, value};
@@ -160,24 +160,52 @@ fn effect_table(effect: &EffectSection) -> Table {
     }
     let mut params = InlineTable::new();
     for (name, param) in &spec.params {
-        let mut rule = InlineTable::new();
-        match &param.source {
-            Some(ParamSource::Body(pointer)) => drop(rule.insert("pointer", Value::from(pointer.as_str()))),
-            Some(ParamSource::Header(header)) => drop(rule.insert("header", Value::from(header.as_str()))),
-            _ => {}
-        }
-        if let Some(Encoding::Base64) = param.encoding {
-            rule.insert("encoding", Value::from("base64"));
-        }
-        if param.as_text {
-            rule.insert("as", Value::from("text"));
-        }
-        params.insert(name, Value::InlineTable(rule));
+        params.insert(name, Value::InlineTable(rule_of(param)));
     }
     if !params.is_empty() {
         table["params"] = value(params);
     }
+    if let Some(set) = &spec.set {
+        set_keys(&mut table, set);
+    }
     table
+}
+
+fn rule_of(param: &ParamSpec) -> InlineTable {
+    let mut rule = InlineTable::new();
+    match &param.source {
+        Some(ParamSource::Body(pointer)) => drop(rule.insert("pointer", Value::from(pointer.as_str()))),
+        Some(ParamSource::Header(header)) => drop(rule.insert("header", Value::from(header.as_str()))),
+        _ => {}
+    }
+    if let Some(Encoding::Base64) = param.encoding {
+        rule.insert("encoding", Value::from("base64"));
+    }
+    if param.as_text {
+        rule.insert("as", Value::from("text"));
+    }
+    rule
+}
+
+fn set_keys(table: &mut Table, set: &SetSpec) {
+    table["set"] = value(true);
+    let mut columns = InlineTable::new();
+    for (name, column) in &set.columns {
+        let mut rule = rule_of(&column.param);
+        rule.insert("type", Value::from(column.type_name.as_str()));
+        columns.insert(name, Value::InlineTable(rule));
+    }
+    if !columns.is_empty() {
+        table["columns"] = value(columns);
+    }
+    match &set.expect {
+        ExpectSet::Query(query) => table["expect_rows_sql"] = value(query),
+        ExpectSet::Any => table["expect_rows"] = value("any"),
+        _ => {}
+    }
+    if let Some(lock) = &set.lock {
+        table["lock"] = value(lock);
+    }
 }
 
 fn text(text: &Text) -> Item {

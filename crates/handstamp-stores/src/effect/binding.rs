@@ -127,6 +127,14 @@ pub struct Param {
 }
 
 impl Param {
+    /// Its value in a message.
+    ///
+    /// # Errors
+    /// As [`Bindings::resolve`].
+    pub fn resolve<'m>(&self, view: &MessageView<'m>) -> Result<Value<'m>, BindError> {
+        resolve_one(self, view)
+    }
+
     /// Whether it has the other's value in every message, whatever the names.
     fn is_as(&self, other: &Self) -> bool {
         self.source == other.source
@@ -338,7 +346,7 @@ fn resolve_one<'m>(param: &Param, view: &MessageView<'m>) -> Result<Value<'m>, B
 }
 
 /// The value before decoding; `None` is missing.
-fn found<'m>(param: &Param, view: &MessageView<'m>) -> Result<Option<Value<'m>>, BindError> {
+pub(super) fn found<'m>(param: &Param, view: &MessageView<'m>) -> Result<Option<Value<'m>>, BindError> {
     let message = view.message();
     let origin = message.origin();
     let value = match &param.source {
@@ -415,7 +423,7 @@ fn from_base64<'m>(param: &Param, value: Value<'m>) -> Result<Value<'m>, BindErr
     }
 }
 
-fn into_text<'m>(param: &Param, value: Value<'m>) -> Result<Value<'m>, BindError> {
+pub(super) fn into_text<'m>(param: &Param, value: Value<'m>) -> Result<Value<'m>, BindError> {
     Ok(Value::Text(match value {
         Value::Null => return Ok(Value::Null),
         Value::Bool(true) => Cow::Borrowed("true"),

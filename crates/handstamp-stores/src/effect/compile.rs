@@ -1,7 +1,9 @@
 //! From the declaration of an effect to what a store runs: checked once, when the pipeline is loaded.
 
 use super::binding::{Bindings, Param, ParamSource, ParamSpec};
+use super::set::{self, CompiledSet, SetError, SetSpec};
 use super::statement::{Statement, StatementError};
+use super::when::{Condition, ConditionError};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -47,6 +49,10 @@ pub struct EffectSpec {
     pub optional: Vec<String>,
     /// How many rows it must touch; `None`: not checked.
     pub expect_rows: Option<ExpectRows>,
+    /// It runs for messages that fulfil this condition; `None`: for all of them.
+    pub when: Option<String>,
+    /// It runs once a batch, over all its messages; `None`: once for each of them.
+    pub set: Option<SetSpec>,
 }
 
 impl EffectSpec {
@@ -83,6 +89,12 @@ pub enum EffectError {
         /// Where its value comes from.
         source_name: String,
     },
+    /// Its condition.
+    #[error("{0}")]
+    When(ConditionError),
+    /// What makes it run once a batch.
+    #[error(transparent)]
+    Set(#[from] SetError),
 }
 
 /// An effect that passed every check that needs no database.
@@ -94,6 +106,10 @@ pub struct CompiledEffect {
     pub bindings: Bindings,
     /// How many rows it must touch; `None`: not checked.
     pub expect_rows: Option<ExpectRows>,
+    /// For which messages it runs; `None`: for all of them.
+    pub when: Option<Condition>,
+    /// What makes it run once a batch; its parameters are then the columns of `messages`.
+    pub set: Option<CompiledSet>,
 }
 
 impl CompiledEffect {
@@ -103,6 +119,12 @@ impl CompiledEffect {
     /// [`EffectError`], whose text says what to change.
     pub fn compile(spec: &EffectSpec) -> Result<Self, EffectError> {
         let statement = Statement::parse(&spec.sql)?;
+        if let Some(set) = &spec.set {
+            let (bindings, compiled) = set::compile(spec, set, &statement)?;
+            let params = set.columns.iter().map(|(name, column)| (name.clone(), column.param.clone()));
+            let when = condition(spec, &params.collect())?;
+            return Ok(Self { statement, bindings, expect_rows: None, when, set: Some(compiled) });
+        }
         let declared = spec.params.keys().map(|name| ("params", name));
         for (place, name) in declared.chain(spec.optional.iter().map(|name| ("optional", name))) {
             if !statement.params().contains(name) {
@@ -113,19 +135,37 @@ impl CompiledEffect {
                 });
             }
         }
-        let params = statement.params().iter().map(|name| param(name, spec)).collect::<Result<_, _>>()?;
-        Ok(Self { statement, bindings: Bindings::new(params), expect_rows: spec.expect_rows })
+        let params = statement.params().iter().map(|name| param_of(name, spec.params.get(name), &spec.optional)).collect::<Result<_, _>>()?;
+        let (when, bindings) = (condition(spec, &spec.params)?, Bindings::new(params));
+        Ok(Self { statement, bindings, expect_rows: spec.expect_rows, when, set: None })
+    }
+
+    /// Every statement of it: its own, and those that run beside it.
+    pub fn statements(&self) -> impl Iterator<Item = &Statement> {
+        let beside = self.set.iter().flat_map(CompiledSet::statements);
+        std::iter::once(&self.statement).chain(beside)
     }
 
     /// True when a row that is not there would go unnoticed: an UPDATE or DELETE without `expect_rows`.
     #[must_use]
     pub fn may_silently_hit_nothing(&self) -> bool {
-        self.expect_rows.is_none() && self.statement.kind().may_hit_nothing()
+        self.set.is_none() && self.expect_rows.is_none() && self.statement.kind().may_hit_nothing()
     }
 }
 
-fn param(name: &str, spec: &EffectSpec) -> Result<Param, EffectError> {
-    let declared = spec.params.get(name);
+fn condition(
+    spec: &EffectSpec,
+    params: &BTreeMap<String, ParamSpec>,
+) -> Result<Option<Condition>, EffectError> {
+    let when = spec.when.as_deref().map(|text| Condition::parse(text, params));
+    when.transpose().map_err(EffectError::When)
+}
+
+pub(super) fn param_of(
+    name: &str,
+    declared: Option<&ParamSpec>,
+    optional: &[String],
+) -> Result<Param, EffectError> {
     let source =
         declared.and_then(|declared| declared.source.clone()).unwrap_or_else(|| ParamSource::of_name(name));
     let encoding = declared.and_then(|declared| declared.encoding);
@@ -141,7 +181,7 @@ fn param(name: &str, spec: &EffectSpec) -> Result<Param, EffectError> {
         source,
         encoding,
         as_text: declared.is_some_and(|declared| declared.as_text),
-        optional: spec.optional.iter().any(|optional| optional == name),
+        optional: optional.iter().any(|optional| optional == name),
     })
 }
 

@@ -208,6 +208,17 @@ pub struct CompiledSet {
     pub expect: SetRows,
 }
 
+impl CompiledSet {
+    /// The statements that run beside the effect's own.
+    pub fn statements(&self) -> impl Iterator<Item = &Statement> {
+        let count = match &self.expect {
+            SetRows::Query(query) => Some(query),
+            _ => None,
+        };
+        self.lock.iter().chain(count).map(|query| &query.statement)
+    }
+}
+
 /// A query over `messages` beside the statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetQuery {
@@ -275,12 +286,26 @@ impl Words {
         };
         let shadowed = (1..tokens.len())
             .any(|at| names[at].as_deref() == Some(RELATION) && behind_with(at - 1) && begins_query(at + 1));
-        let all = (1..tokens.len()).any(|at| {
-            let before = at - 1;
-            text(at) == "*"
-                && ([",", "."].contains(&text(before))
-                    || ["SELECT", "DISTINCT", "ALL"].iter().any(|word| is(before, word)))
-        });
+        let is_relation = |at: usize| names.get(at).is_some_and(|name| name.as_deref() == Some(RELATION));
+        let takes_all = |at: usize| match text(at - 1) {
+            "." => {
+                let whose = at.checked_sub(2).and_then(|at| names[at].as_deref());
+                whose.is_some_and(|whose| {
+                    // `messages`, or what it is called here.
+                    let called = |at: usize| {
+                        names.get(at + 1 + usize::from(is(at + 1, "AS"))).and_then(Option::as_deref)
+                    };
+                    whose == RELATION
+                        || (0..tokens.len()).any(|at| is_relation(at) && called(at) == Some(whose))
+                })
+            }
+            "," => from_here(&text, at).any(is_relation),
+            _ if ["SELECT", "DISTINCT", "ALL"].iter().any(|word| is(at - 1, word)) => {
+                from_here(&text, at).any(is_relation)
+            }
+            _ => false,
+        };
+        let all = (1..tokens.len()).any(|at| text(at) == "*" && takes_all(at));
         let with_ends_at = is(0, "WITH").then(|| {
             let last = usize::from(is(1, "RECURSIVE"));
             tokens.get(last).map_or(0, |token| token.range.end)
@@ -297,6 +322,22 @@ impl Words {
             with_ends_at: self.with_ends_at,
         }
     }
+}
+
+/// The tokens behind a star that belong to the same query, what stands in parentheses left out.
+fn from_here<'t>(text: &impl Fn(usize) -> &'t str, star: usize) -> std::vec::IntoIter<usize> {
+    let (mut depth, mut found) = (0_usize, Vec::new());
+    for at in star + 1.. {
+        match text(at) {
+            "" => break,
+            "(" => depth += 1,
+            ")" if depth == 0 => break,
+            ")" => depth -= 1,
+            _ if depth == 0 => found.push(at),
+            _ => {}
+        }
+    }
+    found.into_iter()
 }
 
 /// A name as both databases may compare it: quoted or not, in lower case.

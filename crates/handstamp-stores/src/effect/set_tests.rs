@@ -78,11 +78,24 @@ fn only_what_a_statement_names_is_read() {
         (vec!["amount".into()], false)
     );
     assert_eq!(reads("SELECT count(*) FROM messages"), (vec!["amount".into()], false));
-    for sql in
-        ["SELECT * FROM messages", "SELECT 1, m.* FROM messages AS m", "SELECT DISTINCT * FROM messages"]
-    {
+    for sql in [
+        "SELECT * FROM messages",
+        "SELECT 1, m.* FROM messages AS m",
+        "SELECT m.* FROM t, messages m",
+        "SELECT messages.* FROM messages",
+        "SELECT DISTINCT * FROM t, (SELECT 1) AS x, messages",
+        "INSERT INTO t SELECT x.a FROM (SELECT * FROM messages) AS x",
+    ] {
         let (names, number) = reads(sql);
         assert_eq!((names.len(), number), (9, true), "{sql}");
+    }
+    for sql in [
+        "WITH x AS (SELECT amount FROM messages) SELECT * FROM x",
+        "SELECT t.* FROM t, messages AS m",
+        "SELECT * FROM t WHERE a IN (SELECT amount FROM messages)",
+        "SELECT 2 * amount, count(*) FROM messages",
+    ] {
+        assert_eq!(reads(sql), (vec!["amount".into()], false), "{sql}");
     }
 }
 

@@ -294,7 +294,7 @@ impl Reading<'_> {
     }
 }
 
-fn unquoted(quoted: &str) -> String {
+pub(super) fn unquoted(quoted: &str) -> String {
     quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().replace("\"\"", "\"")
 }
 

@@ -89,9 +89,9 @@ impl ArrayColumn {
         }
         let out = &mut self.out;
         match self.type_ {
-            Type::INT2 => fixed(out, &whole(value, i16::MIN, i16::MAX)?.to_be_bytes()),
-            Type::INT4 => fixed(out, &whole(value, i32::MIN, i32::MAX)?.to_be_bytes()),
-            Type::INT8 => fixed(out, &whole(value, i64::MIN, i64::MAX)?.to_be_bytes()),
+            Type::INT2 => fixed(out, &whole::<i16>(value)?.to_be_bytes()),
+            Type::INT4 => fixed(out, &whole::<i32>(value)?.to_be_bytes()),
+            Type::INT8 => fixed(out, &whole::<i64>(value)?.to_be_bytes()),
             Type::BYTEA if let Value::Bytes(bytes) = value => return sized(out, &[], bytes),
             Type::BYTEA if let Value::Opaque(bytes) = value => return sized(out, &[], bytes),
             _ => {

@@ -102,14 +102,15 @@ pub(crate) fn shown(type_: &Type) -> String {
     }
 }
 
-fn base_of(type_: &Type) -> &Type {
+pub(super) fn base_of(type_: &Type) -> &Type {
     match type_.kind() {
         Kind::Domain(base) => base_of(base),
         _ => type_,
     }
 }
 
-type Encoded<'a> = Result<Option<Cow<'a, str>>, Cow<'static, str>>;
+/// A value as text; `None` is NULL.
+pub(super) type Encoded<'a> = Result<Option<Cow<'a, str>>, Cow<'static, str>>;
 
 fn fits<'a>(text: impl Into<Cow<'a, str>>) -> Encoded<'a> {
     Ok(Some(text.into()))
@@ -119,7 +120,7 @@ fn refused<'a>(why: &'static str) -> Encoded<'a> {
     Err(Cow::Borrowed(why))
 }
 
-fn text_of<'a>(type_: &Type, value: &'a Value<'_>) -> Encoded<'a> {
+pub(super) fn text_of<'a>(type_: &Type, value: &'a Value<'_>) -> Encoded<'a> {
     if matches!(value, Value::Null) {
         return Ok(None);
     }
@@ -127,9 +128,9 @@ fn text_of<'a>(type_: &Type, value: &'a Value<'_>) -> Encoded<'a> {
         return array(base_of(element), value);
     }
     match *type_ {
-        Type::INT2 => integer(value, i64::from(i16::MIN)..=i64::from(i16::MAX)),
-        Type::INT4 => integer(value, i64::from(i32::MIN)..=i64::from(i32::MAX)),
-        Type::INT8 => integer(value, i64::MIN..=i64::MAX),
+        Type::INT2 => integer::<i16>(value),
+        Type::INT4 => integer::<i32>(value),
+        Type::INT8 => integer::<i64>(value),
         Type::NUMERIC => numeric(value),
         Type::FLOAT4 | Type::FLOAT8 => float(value, *type_ == Type::FLOAT4),
         Type::BOOL => match value {
@@ -163,22 +164,24 @@ fn text_of<'a>(type_: &Type, value: &'a Value<'_>) -> Encoded<'a> {
     }
 }
 
-fn integer<'a>(value: &'a Value<'_>, range: std::ops::RangeInclusive<i64>) -> Encoded<'a> {
+fn integer<'a, N: TryFrom<i64> + ToString>(value: &'a Value<'_>) -> Encoded<'a> {
+    fits(whole::<N>(value)?.to_string())
+}
+
+/// A number that was written as an integer and is in the type's range.
+pub(super) fn whole<N: TryFrom<i64>>(value: &Value<'_>) -> Result<N, Cow<'static, str>> {
     let number = match value {
         Value::Int(number) | Value::Timestamp(number) => Some(*number),
         Value::Number(token) => {
             let digits = token.strip_prefix('-').unwrap_or(token);
             if !digits.bytes().all(|b| b.is_ascii_digit()) {
-                return refused("it is not written as an integer");
+                return Err(Cow::Borrowed("it is not written as an integer"));
             }
             token.parse().ok()
         }
-        _ => return refused("it is no number"),
+        _ => return Err(Cow::Borrowed("it is no number")),
     };
-    match number {
-        Some(number) if range.contains(&number) => fits(number.to_string()),
-        _ => refused("it is out of range"),
-    }
+    number.and_then(|number| N::try_from(number).ok()).ok_or(Cow::Borrowed("it is out of range"))
 }
 
 fn numeric<'a>(value: &'a Value<'_>) -> Encoded<'a> {

@@ -17,13 +17,16 @@ use super::classify::store_error;
 use super::connect::Slot;
 use super::flight::{Flight, Place};
 use super::pipeline::in_order;
+use super::set::{MessageFault, SetFault, Sets};
 use super::store::{PostgresStore, Tx};
-use crate::effect::{BindError, CompiledEffect, EffectSpec, ExpectRows, MessageView};
+use crate::effect::{BindError, CompiledEffect, EffectSpec, ExpectRows, MessageView, Routing, Step};
 use handstamp_core::{
-    BatchError, BatchHandler, CrashPoint, FailureClass, HandlerError, Message, StoreError, StoreErrorKind,
+    BatchError, BatchHandler, CrashPoint, FailureClass, HandlerError, Message, Route, StoreError,
+    StoreErrorKind,
 };
 use std::error::Error;
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use tokio_postgres::{Client, Statement};
@@ -36,6 +39,8 @@ pub struct SqlEffects {
     /// Tells this set's prepared statements from another set's on the same connection.
     set: u64,
     effects: Vec<Effect>,
+    routing: Routing,
+    sets: Sets,
 }
 
 /// A set's statements on one connection.
@@ -123,12 +128,21 @@ impl SqlEffects {
     #[must_use]
     pub fn new(effects: Vec<CompiledEffect>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
+        let routing = Routing::of(&effects);
+        let sets = Sets::of(&effects);
         let effects = effects.into_iter().enumerate().map(|(at, compiled)| Effect {
             label: label(at, compiled.statement.sql()),
-            sql: compiled.statement.render_postgres(),
+            sql: sets.main(at).map_or_else(|| compiled.statement.render_postgres(), str::to_owned),
             compiled,
         });
-        Self { set: NEXT.fetch_add(1, Ordering::Relaxed), effects: effects.collect() }
+        Self { set: NEXT.fetch_add(1, Ordering::Relaxed), effects: effects.collect(), routing, sets }
+    }
+
+    /// True: a message for which the condition of no effect holds is passed over instead of being a dead letter.
+    #[must_use]
+    pub fn ignoring_unmatched(mut self, ignores: bool) -> Self {
+        self.routing = self.routing.ignoring_unmatched(ignores);
+        self
     }
 
     /// Compiles declared effects.
@@ -162,7 +176,8 @@ impl SqlEffects {
     pub async fn unfit(&self, store: &PostgresStore) -> Result<Vec<StoreError>, StoreError> {
         let schema = store.schema();
         let refused = |message: String| StoreError::new(StoreErrorKind::Config, message);
-        let touches = |effect: &Effect| effect.compiled.statement.mentions_schema(schema.as_str());
+        let touches =
+            |effect: &Effect| effect.compiled.statements().any(|sql| sql.mentions_schema(schema.as_str()));
         let ours = self.effects.iter().filter(|effect| touches(effect)).map(|effect| {
             refused(format!(
                 "{}: the schema {schema} belongs to Handstamp: an effect that touches it could make messages lost or doubled",
@@ -196,14 +211,20 @@ impl SqlEffects {
             .map(|found| ours.chain(found).collect())
     }
 
-    /// Each statement as prepared on this connection, or why not.
+    /// Each statement as prepared on this connection, or why not: one for each effect, then those beside set effects.
     async fn prepare_each(&self, slot: &Slot) -> Vec<Result<Statement, EffectFailure>> {
         let client = slot.client();
-        let prepared =
-            in_order(self.effects.iter().map(|effect| client.prepare(&effect.sql)).collect()).await;
-        let checked = self.effects.iter().zip(prepared).map(|(effect, prepared)| {
+        let own = self.effects.iter().enumerate().map(|(at, effect)| (at, effect.sql.as_str()));
+        let all: Vec<(usize, &str)> = own.chain(self.sets.beside()).collect();
+        let prepared = in_order(all.iter().map(|(_, sql)| client.prepare(sql)).collect()).await;
+        let checked = all.iter().zip(prepared).enumerate().map(|(place, ((effect, _), prepared))| {
+            let effect = &self.effects[*effect];
             let statement = prepared.map_err(|e| effect.failed(e))?;
-            effect.check_types(&statement)?;
+            if effect.compiled.set.is_none() {
+                effect.check_types(&statement)?;
+            } else if let Some(reason) = self.sets.unfit(place, &statement) {
+                return Err(EffectFailure::own(effect.label.clone(), reason));
+            }
             Ok(statement)
         });
         checked.collect()
@@ -221,21 +242,27 @@ impl SqlEffects {
         Ok(Prepared { statements, just_now: true })
     }
 
-    /// Every parameter of a message's effects.
+    /// Those of these effects that run for a message, and every parameter of them.
     fn parameters(
         &self,
         statements: &[Statement],
+        effects: Range<usize>,
         message: &Message,
-    ) -> Result<Vec<Vec<TextParameter>>, HandlerError> {
+    ) -> Result<Vec<(usize, Vec<TextParameter>)>, HandlerError> {
         let view = MessageView::new(message);
         let mut all = Vec::with_capacity(self.effects.len());
-        for (effect, statement) in self.effects.iter().zip(statements) {
+        for at in effects {
+            let (effect, statement) = (&self.effects[at], &statements[at]);
+            if !self.routing.meets(at, &view)? {
+                continue;
+            }
             let bound = effect.parameters(statement, &view);
-            all.push(bound.map_err(|e| {
+            let bound = bound.map_err(|e| {
                 let reason = e.to_string();
                 HandlerError::reject(EffectFailure::own(effect.label.clone(), reason))
                     .with_class(FailureClass::Binding)
-            })?);
+            })?;
+            all.push((at, bound));
         }
         Ok(all)
     }
@@ -246,6 +273,9 @@ impl Effect {
         let reason = match error.as_db_error() {
             Some(db) => {
                 let hint = match db.code().code() {
+                    "42703" if self.compiled.set.is_some() => {
+                        " (`messages` has the columns of `columns`, and the built-in ones)"
+                    }
                     "42P18" | "42P08" => " (say the parameter's type: CAST(:name AS bigint))",
                     _ => "",
                 };
@@ -293,26 +323,29 @@ impl Effect {
 }
 
 impl SqlEffects {
-    /// Sends every statement of the batch, reading answers as the window fills.
+    /// Sends these effects' statements for each message, reading answers as the window fills.
     async fn send_all<'a>(
         &self,
         client: &'a Client,
         prepared: &'a Prepared,
+        effects: Range<usize>,
         batch: &[Message],
         flight: &mut Flight<'a>,
     ) -> Result<(), BatchError> {
         for (message, of_message) in batch.iter().enumerate() {
             let parameters = self
-                .parameters(&prepared.statements, of_message)
+                .parameters(&prepared.statements, effects.clone(), of_message)
                 .map_err(|error| BatchError { culprit: Some(message), error })?;
-            for ((effect, statement), parameters) in prepared.statements.iter().enumerate().zip(parameters) {
+            let last = parameters.last().map(|(effect, _)| *effect);
+            for (effect, parameters) in parameters {
+                let statement = &prepared.statements[effect];
                 if flight.is_full()
                     && let Some(landed) = flight.land().await
                 {
                     self.judge(landed, prepared.just_now)?;
                 }
                 flight.send(client, statement, Place { message, effect }, parameters).await;
-                if effect + 1 < prepared.statements.len() {
+                if last > Some(effect) {
                     CrashPoint::BetweenEffects.reached_when_sent().await;
                 }
             }
@@ -339,11 +372,45 @@ impl SqlEffects {
 }
 
 impl BatchHandler<Tx> for SqlEffects {
+    fn route(&self, message: &Message) -> Route {
+        self.routing.route(message)
+    }
+
     async fn handle_batch(&self, tx: &mut Tx, batch: &[Message]) -> Result<(), BatchError> {
         let prepared = self.prepare(tx.slot()).await?;
+        let filled = self.sets.fill(&prepared.statements, &self.routing, batch).await;
+        let filled = filled.map_err(|(message, fault)| self.unfilled(message, fault))?;
         let _flight = tx.slot().coalesce();
+        for (at, step) in self.sets.steps().into_iter().enumerate() {
+            if at > 0 {
+                CrashPoint::BetweenEffects.reached_when_sent().await;
+            }
+            match step {
+                Step::Each(effects) => self.each(tx, &prepared, effects, batch).await?,
+                Step::Set(at) => {
+                    let set = self.sets.get(at);
+                    let run = self.sets.run(tx, &prepared.statements, set, &filled).await;
+                    run.map_err(|(messages, fault)| {
+                        self.set_failed(set.effect, messages, fault, prepared.just_now)
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SqlEffects {
+    /// Runs these effects for each message.
+    async fn each(
+        &self,
+        client: &Client,
+        prepared: &Prepared,
+        effects: Range<usize>,
+        batch: &[Message],
+    ) -> Result<(), BatchError> {
         let mut flight = Flight::default();
-        let mut outcome = self.send_all(tx, &prepared, batch, &mut flight).await;
+        let mut outcome = self.send_all(client, prepared, effects, batch, &mut flight).await;
         // Every answer is read, also behind a failed one. The first message that failed is the culprit:
         // a value that does not fit may be found before the answer to an earlier message.
         while let Some(landed) = flight.land().await {
@@ -354,6 +421,37 @@ impl BatchHandler<Tx> for SqlEffects {
             }
         }
         outcome
+    }
+
+    /// A message keeps its batch from the set effects.
+    fn unfilled(&self, message: usize, fault: MessageFault) -> BatchError {
+        let error = match fault {
+            MessageFault::Condition(error) => error,
+            MessageFault::Column(effect, error) => {
+                let reason = format!("column {}: {}", error.param, error.reason);
+                HandlerError::reject(EffectFailure::own(self.effects[effect].label.clone(), reason))
+                    .with_class(FailureClass::Binding)
+            }
+        };
+        BatchError { culprit: Some(message), error }
+    }
+
+    /// Nobody knows which of several messages made a set effect fail.
+    fn set_failed(&self, effect: usize, messages: &[usize], fault: SetFault, just_now: bool) -> BatchError {
+        let effect = &self.effects[effect];
+        let error = match fault {
+            SetFault::Rows(reason) => HandlerError::from(EffectFailure::own(effect.label.clone(), reason))
+                .with_class(FailureClass::Rows),
+            SetFault::Sql(place, error) => {
+                let mut failure = EffectFailure { fits: just_now, ..effect.failed(error) };
+                if place != "sql" {
+                    failure.reason = format!("{place}: {}", failure.reason);
+                }
+                HandlerError::from(failure)
+            }
+        };
+        let culprit = if let [only] = messages { Some(*only) } else { None };
+        BatchError { culprit, error }
     }
 }
 

@@ -29,6 +29,7 @@
 //! ```
 
 mod backlog;
+mod array;
 mod binding;
 mod classify;
 mod config;
@@ -46,6 +47,7 @@ mod pipeline;
 mod prune;
 mod redrive;
 mod rehearse;
+mod set;
 mod starts;
 mod store;
 mod tls;

@@ -13,17 +13,20 @@
 
 use super::classify::{code_of, is_general, kind_of, told};
 use super::connect::{Guard, Mode, unwatch_statements, watch_statements};
+use super::set::{FillFault, SetFault, Sets};
 use super::store::Tx;
 use crate::effect::shortest;
 use crate::effect::{
-    BindError, CompiledEffect, ExpectRows, MessageView, Param, SharedParams, SharedValues, Value,
+    BindError, CompiledEffect, ExpectRows, MessageView, Param, Routing, SharedParams, SharedValues, Step,
+    Value,
 };
 use handstamp_core::{
-    BatchError, BatchHandler, CrashPoint, FailureClass, Fault, HandlerError, Message, StoreError,
+    BatchError, BatchHandler, CrashPoint, FailureClass, Fault, HandlerError, Message, Route, StoreError,
     StoreErrorKind,
 };
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Connection, ToSql};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,6 +40,8 @@ const MESSAGES_BETWEEN_LOOKS: usize = 8;
 pub struct SqlEffects {
     effects: Arc<[Effect]>,
     params: Arc<SharedParams>,
+    routing: Arc<Routing>,
+    sets: Arc<Sets>,
 }
 
 #[derive(Debug)]
@@ -52,12 +57,22 @@ impl SqlEffects {
     #[must_use]
     pub fn new(effects: Vec<CompiledEffect>) -> Self {
         let params = Arc::new(SharedParams::of(effects.iter().map(|effect| &effect.bindings)));
-        let effects = effects
-            .into_iter()
-            .enumerate()
-            .map(|(at, compiled)| Effect { at, sql: compiled.statement.render_sqlite(), compiled })
-            .collect();
-        Self { effects, params }
+        let routing = Arc::new(Routing::of(&effects));
+        let sets = Arc::new(Sets::of(&effects));
+        let sql = |at, compiled: &CompiledEffect| {
+            sets.main(at).map_or_else(|| compiled.statement.render_sqlite(), str::to_owned)
+        };
+        let effects = effects.into_iter().enumerate();
+        let effects =
+            effects.map(|(at, compiled)| Effect { at, sql: sql(at, &compiled), compiled }).collect();
+        Self { effects, params, routing, sets }
+    }
+
+    /// True: a message for which the condition of no effect holds is passed over instead of being a dead letter.
+    #[must_use]
+    pub fn ignoring_unmatched(mut self, ignores: bool) -> Self {
+        self.routing = Arc::new(Routing::clone(&self.routing).ignoring_unmatched(ignores));
+        self
     }
 
     /// Prepares each effect and runs none; the first one that cannot be prepared is the error.
@@ -69,23 +84,60 @@ impl SqlEffects {
     pub(crate) fn unfit(&self, connection: &Connection, guard: &Arc<Guard>) -> Vec<StoreError> {
         let _mode = EffectMode::enter(guard, connection);
         let faults = self.effects.iter().filter_map(|effect| {
-            let fault = effect.prepare(connection).err()?;
+            let fault = match self.sets.check(effect.at, connection) {
+                Some(checked) => checked.err()?.into(),
+                None => effect.prepare(connection).err()?,
+            };
             let text = format!("effect {}: {fault}", effect.at + 1);
             Some(StoreError::new(fault.prepare_kind(), text).with_source(fault))
         });
         faults.collect()
     }
 
-    /// SQLite's statements run on this thread. Between messages the thread's other futures get their turn, so
-    /// that a long batch can be cut off by its time limit or taken away with its lane.
-    async fn run(&self, tx: &Tx, batch: &[Message]) -> Result<(), EffectFailure> {
+    async fn run(&self, tx: &Tx, batch: &[Message]) -> Result<(), BatchError> {
         let connection = tx.connection();
         let _mode = EffectMode::enter(tx.guard(), connection);
+        let filled = self.sets.fill(connection, tx.guard(), &self.routing, batch).await;
+        let filled = filled.map_err(|(at, fault)| unfilled(at, batch, fault))?;
         let mut statements = Vec::with_capacity(self.effects.len());
         for (at, effect) in self.effects.iter().enumerate() {
             let prepared = effect.prepare(connection);
-            statements.push(prepared.map_err(|fault| EffectFailure::new(at, 0, batch.first(), fault))?);
+            let failed = |fault| EffectFailure::new(at, 0, batch.first(), fault).into_batch_error();
+            statements.push(prepared.map_err(failed)?);
         }
+        for (at, step) in self.sets.steps().into_iter().enumerate() {
+            if at > 0 {
+                CrashPoint::BetweenEffects.reached();
+            }
+            match step {
+                Step::Each(effects) => self.each(tx, &mut statements, effects, batch).await?,
+                Step::Set(at) => {
+                    let set = self.sets.get(at);
+                    let (effect, statement) = (&self.effects[set.effect], &mut statements[set.effect]);
+                    let run = self.sets.run(connection, tx.guard(), set, statement, &filled);
+                    run.map_err(|(messages, fault)| {
+                        let fault = match fault {
+                            SetFault::Sql(error) => effect.told(connection, error),
+                            other => other.into(),
+                        };
+                        EffectFailure::of_set(set.effect, messages, batch, fault)
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// SQLite's statements run on this thread. Between messages the thread's other futures get their turn, so
+    /// that a long batch can be cut off by its time limit or taken away with its lane.
+    async fn each(
+        &self,
+        tx: &Tx,
+        statements: &mut [CachedStatement<'_>],
+        effects: Range<usize>,
+        batch: &[Message],
+    ) -> Result<(), BatchError> {
+        let connection = tx.connection();
         let mut values = SharedValues::new();
         let mut turn_began = Instant::now();
         for (index, message) in batch.iter().enumerate() {
@@ -95,13 +147,20 @@ impl SqlEffects {
             }
             let view = MessageView::new(message);
             self.params.begin(&mut values);
-            for (at, (effect, statement)) in self.effects.iter().zip(&mut statements).enumerate() {
+            for at in effects.clone() {
+                let (effect, statement) = (&self.effects[at], &mut statements[at]);
+                let meets = self.routing.meets(at, &view);
+                if !meets.map_err(|error| BatchError { culprit: Some(index), error })? {
+                    continue;
+                }
                 tx.guard().statement_begins();
                 effect
                     .bind(statement, &view, &self.params, &mut values)
                     .and_then(|()| effect.run(connection, statement))
-                    .map_err(|fault| EffectFailure::new(at, index, Some(message), fault))?;
-                if at + 1 < self.effects.len() {
+                    .map_err(|fault| {
+                        EffectFailure::new(at, index, Some(message), fault).into_batch_error()
+                    })?;
+                if at + 1 < effects.end {
                     CrashPoint::BetweenEffects.reached();
                 }
             }
@@ -110,9 +169,34 @@ impl SqlEffects {
     }
 }
 
+impl From<SetFault> for EffectFault {
+    fn from(fault: SetFault) -> Self {
+        match fault {
+            SetFault::Sql(error) => Self::Run(error),
+            SetFault::Prepare(error) => Self::Prepare(error),
+            SetFault::Rows(reason) => Self::SetRows(reason),
+            SetFault::Declared(reason) => Self::Set(reason),
+        }
+    }
+}
+
+/// A message keeps its batch from the set effects, or their table cannot be filled.
+fn unfilled(at: usize, batch: &[Message], fault: FillFault) -> BatchError {
+    let failed = |effect, fault| EffectFailure::new(effect, at, batch.get(at), fault).into_batch_error();
+    match fault {
+        FillFault::Condition(error) => BatchError { culprit: Some(at), error },
+        FillFault::Column(effect, error) => failed(effect, EffectFault::Column(error)),
+        FillFault::Table(effect, fault) => BatchError { culprit: None, ..failed(effect, fault.into()) },
+    }
+}
+
 impl BatchHandler<Tx> for SqlEffects {
+    fn route(&self, message: &Message) -> Route {
+        self.routing.route(message)
+    }
+
     async fn handle_batch(&self, tx: &mut Tx, batch: &[Message]) -> Result<(), BatchError> {
-        self.run(tx, batch).await.map_err(EffectFailure::into_batch_error)
+        self.run(tx, batch).await
     }
 }
 
@@ -141,7 +225,8 @@ impl Drop for EffectMode<'_> {
 impl Effect {
     fn prepare<'c>(&self, connection: &'c Connection) -> Result<CachedStatement<'c>, EffectFault> {
         let statement = connection.prepare_cached(&self.sql).map_err(EffectFault::Prepare)?;
-        let wanted = self.compiled.bindings.params().len();
+        // What a set effect takes of its messages is in a table.
+        let wanted = if self.compiled.set.is_some() { 0 } else { self.compiled.bindings.params().len() };
         if statement.parameter_count() != wanted {
             return Err(EffectFault::Parameters { wanted, found: statement.parameter_count() });
         }
@@ -182,7 +267,7 @@ impl Effect {
 }
 
 /// Runs to the end; the number of rows changed, or read by a statement that changes none.
-fn execute(connection: &Connection, statement: &mut CachedStatement<'_>) -> rusqlite::Result<u64> {
+pub(super) fn execute(connection: &Connection, statement: &mut CachedStatement<'_>) -> rusqlite::Result<u64> {
     let reads = statement.readonly();
     if statement.column_count() == 0 {
         return statement.raw_execute().map(|rows| rows as u64);
@@ -197,7 +282,7 @@ fn execute(connection: &Connection, statement: &mut CachedStatement<'_>) -> rusq
 }
 
 /// A value as SQLite takes it.
-enum BoundValue<'a> {
+pub(super) enum BoundValue<'a> {
     Null,
     Integer(i64),
     Real(f64),
@@ -205,19 +290,25 @@ enum BoundValue<'a> {
     Blob(&'a [u8]),
 }
 
-impl ToSql for BoundValue<'_> {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(ToSqlOutput::Borrowed(match self {
+impl<'a> BoundValue<'a> {
+    pub(super) fn output(&self) -> ToSqlOutput<'a> {
+        ToSqlOutput::Borrowed(match self {
             Self::Null => ValueRef::Null,
             Self::Integer(number) => ValueRef::Integer(*number),
             Self::Real(number) => ValueRef::Real(*number),
             Self::Text(text) => ValueRef::Text(text.as_bytes()),
             Self::Blob(bytes) => ValueRef::Blob(bytes),
-        }))
+        })
     }
 }
 
-fn bound<'a>(param: &Param, value: &'a Value<'_>) -> Result<BoundValue<'a>, BindError> {
+impl ToSql for BoundValue<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.output())
+    }
+}
+
+pub(super) fn bound<'a>(param: &Param, value: &'a Value<'_>) -> Result<BoundValue<'a>, BindError> {
     let refuse = |type_name: &str, why: &str| BindError::mismatch(&param.name, type_name, value, why);
     Ok(match value {
         Value::Null => BoundValue::Null,
@@ -240,7 +331,7 @@ fn bound<'a>(param: &Param, value: &'a Value<'_>) -> Result<BoundValue<'a>, Bind
 
 /// A number that loses nothing: INTEGER, or REAL when the token is the shortest text of that REAL, plain
 /// or with an exponent.
-fn number(token: &str) -> Option<BoundValue<'static>> {
+pub(super) fn number(token: &str) -> Option<BoundValue<'static>> {
     if let Ok(integer) = token.parse::<i64>() {
         return Some(BoundValue::Integer(integer));
     }
@@ -277,6 +368,15 @@ pub enum EffectFault {
     /// A value is missing or does not fit.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// A value is missing or does not fit its column of `messages`.
+    #[error("column {}: {}", .0.param, .0.reason)]
+    Column(BindError),
+    /// A set effect touched another number of rows than it must.
+    #[error("{0}")]
+    SetRows(String),
+    /// A set effect is declared as it cannot be on SQLite.
+    #[error("{0}")]
+    Set(String),
     /// Another number of rows than declared.
     #[error("{found} rows were touched, expected {expected}")]
     Rows {
@@ -317,9 +417,9 @@ impl EffectFault {
 
     fn class(&self) -> FailureClass {
         match self {
-            Self::Bind(_) => FailureClass::Binding,
-            Self::Rows { .. } => FailureClass::Rows,
-            Self::Prepare(_) | Self::Parameters { .. } | Self::Run(_) => FailureClass::Sql,
+            Self::Bind(_) | Self::Column(_) => FailureClass::Binding,
+            Self::Rows { .. } | Self::SetRows(_) => FailureClass::Rows,
+            Self::Prepare(_) | Self::Set(_) | Self::Parameters { .. } | Self::Run(_) => FailureClass::Sql,
         }
     }
 }
@@ -368,11 +468,16 @@ impl EffectFailure {
     /// What the database says of it; `None` for a fault that no database made.
     pub(crate) fn fault(&self) -> Option<Fault> {
         match &self.source {
-            EffectFault::Bind(_) | EffectFault::Rows { .. } => None,
+            EffectFault::Bind(_)
+            | EffectFault::Column(_)
+            | EffectFault::Rows { .. }
+            | EffectFault::SetRows(_) => None,
             EffectFault::Prepare(error) => {
                 Some(Fault { kind: self.source.prepare_kind(), code: code_of(error) })
             }
-            EffectFault::Parameters { .. } => Some(Fault { kind: StoreErrorKind::Config, code: None }),
+            EffectFault::Parameters { .. } | EffectFault::Set(_) => {
+                Some(Fault { kind: StoreErrorKind::Config, code: None })
+            }
             EffectFault::Run(error) => {
                 let kind = kind_of(error).unwrap_or(StoreErrorKind::Statement);
                 Some(Fault { kind, code: code_of(error) })
@@ -380,12 +485,22 @@ impl EffectFailure {
         }
     }
 
+    /// Of a set effect: nobody knows which of several messages it was.
+    fn of_set(effect: usize, messages: &[usize], batch: &[Message], source: EffectFault) -> BatchError {
+        if let [only] = messages {
+            return Self::new(effect, *only, batch.get(*only), source).into_batch_error();
+        }
+        let mut failure = Self::new(effect, 0, None, source);
+        failure.message = format!("one of {} messages", messages.len());
+        BatchError { culprit: None, ..failure.into_batch_error() }
+    }
+
     fn into_batch_error(self) -> BatchError {
         let culprit = Some(self.index);
         let class = self.source.class();
         let error = match &self.source {
             // Another try would bind the same bytes.
-            EffectFault::Bind(_) => HandlerError::reject(self),
+            EffectFault::Bind(_) | EffectFault::Column(_) => HandlerError::reject(self),
             _ => HandlerError::from(self),
         };
         BatchError { culprit, error: error.with_class(class) }

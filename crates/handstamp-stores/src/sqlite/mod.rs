@@ -46,6 +46,7 @@ mod parked;
 mod prune;
 mod redrive;
 mod rehearse;
+mod set;
 mod slot;
 mod starts;
 mod store;

@@ -43,7 +43,7 @@ use crate::effect::{
 };
 use handstamp_core::{HandlerError, Message};
 use rusqlite::types::{ToSqlOutput, Value as Stored, ValueRef};
-use rusqlite::{CachedStatement, Connection, ToSql};
+use rusqlite::{CachedStatement, Connection};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -322,7 +322,8 @@ impl Group {
                 continue;
             }
             messages.push(at);
-            insert.raw_bind_parameter(1, messages.len()).map_err(|e| (at, own(e)))?;
+            let number = i64::try_from(messages.len()).unwrap_or(i64::MAX);
+            insert.raw_bind_parameter(1, number).map_err(|e| (at, own(e)))?;
             for (column, (param, accepts)) in
                 self.columns.bindings().params().iter().zip(&accepts).enumerate()
             {
