@@ -63,7 +63,7 @@ pub use prune_store::{PruneCursor, PruneStep, PruneStore};
 pub use retention::Retention;
 pub use sink::{Sink, SinkError};
 pub use source::{Capabilities, Command, Control, Notice, Source, SourceError, SourceErrorKind, SourcePort};
-pub use start::{Crash, Orphan, Owner, Start, StartStore, Starter, TakenOver};
+pub use start::{Company, Crash, Lost, Orphan, Owner, PATIENCE, Start, StartStore, Starter, TakenOver};
 pub use store::{
     Begun, Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, FailureClass, Fault, Fingerprint,
     InboxState, NameError, Reason, Recorded, Store, StoreCapabilities, StoreError, StoreErrorKind,

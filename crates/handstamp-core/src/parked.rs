@@ -82,6 +82,8 @@ pub struct ParkedMessage {
     /// [`start_due`](crate::StartStore::start_due) and [`start_again`](crate::StartStore::start_again), otherwise
     /// empty.
     pub crashes: Vec<crate::start::Crash>,
+    /// Another owner had started it and did not end it; told as `crashes` are.
+    pub suspected: bool,
 }
 
 /// What became of a parked message.

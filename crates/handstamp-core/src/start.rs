@@ -10,11 +10,15 @@
 //!        └ the process dies: an orphan. Whoever gets the lane takes over:
 //!            its message is known to the inbox ─► removed, nobody is charged
 //!            it names one message alone        ─► a crash of that message, once an owner
-//!            it names many                     ─► nobody is charged; they run one by one until they are passed
+//!            it names none alone               ─► nobody is charged; they run one by one until they are passed
 //! ```
 //!
+//! Alone is what nothing else of its process runs beside: a message that had company, in its transaction or in
+//! another lane, is not named.
+//!
 //! An owner that lost its lane and still lives withdraws: its crashes are taken back. That is why a crash names
-//! its owner, and why taking over twice charges once. Where lanes are shared by living processes (queues) an
+//! its owner, and why taking over twice charges once. It gets [`PATIENCE`] for that: whoever finds a start of a
+//! message alone that is not counted yet looks twice. Where lanes are shared by living processes (queues) an
 //! orphan cannot be told from a neighbour's work, and no start is recorded.
 
 use crate::letter_store::LetterStore;
@@ -26,7 +30,13 @@ use crate::version_store::VersionStore;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// How long the start of a message alone has to lie unchanged (message, owner and time) before it is counted, by the
+/// clock of whoever finds it. An owner that lives has so long to say so: it withdraws as soon as a transaction of it
+/// fails or a lane is lost.
+pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// One run of a consumer in one process: random, so that no two are alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,6 +63,16 @@ pub struct Starter {
     pub node: Arc<str>,
 }
 
+/// Whether something else of a process may run beside parked messages that it starts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Company {
+    /// Nothing: who dies with one of them alone died of it.
+    #[default]
+    None,
+    /// Lanes: none of them is alone.
+    Lanes,
+}
+
 /// Messages of one lane that are about to be handled in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
@@ -66,7 +86,7 @@ pub struct Start {
     pub last: i64,
     /// How many.
     pub count: u32,
-    /// Its id, where it is one message alone.
+    /// Its id, where it is one message alone, and nothing else of the process runs beside it.
     pub alone: Option<MessageId>,
 }
 
@@ -88,6 +108,19 @@ pub struct Crash {
     pub by: Starter,
     /// When it had started, by the store's clock.
     pub at: Timestamp,
+    /// Counted by the call that tells it: nobody was told of it before.
+    pub is_new: bool,
+}
+
+/// What an owner could not hold, though it lives: others may have counted it dead there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost<'a> {
+    /// These lanes; of none, only the crashes are taken back.
+    Lanes(&'a [Arc<str>]),
+    /// The parked messages that it had started.
+    Parked,
+    /// All of it: at the end of a run.
+    Everything,
 }
 
 /// What the former owners of lanes left behind.
@@ -135,8 +168,9 @@ pub trait StartStore: ParkingStore + VersionStore + LetterStore {
         }
     }
 
-    /// What other owners left behind on these lanes. An orphan whose message alone has an inbox row is removed; any
-    /// other with a message alone is a crash of it, once an owner. Taking over again answers the same.
+    /// What other owners left behind on these lanes. An orphan whose message alone has an inbox row is removed, and
+    /// the crashes of that message with it unless it is parked; any other with a message alone is a crash of it, once
+    /// an owner, after [`PATIENCE`]: the call waits for that. Taking over again answers the same, and nothing is new.
     ///
     /// # Errors
     /// `Unavailable`, `Conflict`, `NotMigrated`.
@@ -158,7 +192,8 @@ pub trait StartStore: ParkingStore + VersionStore + LetterStore {
         lanes: Option<&[Arc<str>]>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Takes everything of an owner back that lives after all: its start records, and the crashes it was counted for.
+    /// Takes back what an owner that lives was taken for dead for: its start records of what it lost, and all
+    /// crashes it was counted for. What it holds elsewhere stays started.
     ///
     /// # Errors
     /// As [`take_over`](StartStore::take_over).
@@ -166,9 +201,10 @@ pub trait StartStore: ParkingStore + VersionStore + LetterStore {
         &self,
         consumer: &ConsumerKey,
         owner: &Owner,
+        lost: Lost<'_>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Removes orphans whose lane has passed them, and the crashes of messages whose outcome is durable.
+    /// Removes orphans whose lane has passed them.
     ///
     /// # Errors
     /// As [`take_over`](StartStore::take_over).
@@ -176,34 +212,47 @@ pub trait StartStore: ParkingStore + VersionStore + LetterStore {
         &self,
         consumer: &ConsumerKey,
         passed: &[(Arc<str>, Owner)],
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Forgets the crashes of messages that this transaction brings to their end, or that are at it.
+    ///
+    /// # Errors
+    /// As [`record`](crate::Store::record).
+    fn absolve(
+        &self,
+        tx: &mut Self::Tx,
+        consumer: &ConsumerKey,
         decided: &[Dedup],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// As [`take_due`](ParkingStore::take_due), with start records for what is answered. A message that an owner had
-    /// started and did not end is answered alone: when it is the first that is due it is the only one, otherwise
-    /// those in front of it are. Where that owner had started it alone, that is a crash of it, once an owner. Each
-    /// message says its [`crashes`](crate::ParkedMessage::crashes). `resume` ends the start records of the messages
-    /// it writes, whoever started them, and those that it says applied or dead lose their crashes.
+    /// started and did not end is [`suspected`](crate::ParkedMessage::suspected) and answered alone: when it is the
+    /// first that is due it is the only one, otherwise those in front of it are. Where that owner had started it
+    /// alone, that is a crash of it, once an owner, after [`PATIENCE`]: the call waits for that, and holds nothing
+    /// meanwhile. Each message says its [`crashes`](crate::ParkedMessage::crashes). `resume` ends the start records
+    /// of the messages it writes, whoever started them, and those that it says applied or dead lose their crashes.
     ///
     /// # Errors
-    /// As `take_due`.
+    /// As `take_due`; start records may be there all the same.
     fn start_due(
         &self,
         consumer: &ConsumerKey,
         max: usize,
         by: &Starter,
+        company: Company,
     ) -> impl Future<Output = Result<Option<Taken<Self::Tx>>, StoreError>> + Send;
 
     /// As [`take_again`](ParkingStore::take_again), with start records for these rows in front, which replace those
-    /// of the same owner for parked messages.
+    /// of the same owner for parked messages. What others had started alone is counted as by `start_due`.
     ///
     /// # Errors
-    /// As `take_again`.
+    /// As `take_again`; start records may be there all the same.
     fn start_again(
         &self,
         consumer: &ConsumerKey,
         keys: &[Dedup],
         by: &Starter,
+        company: Company,
     ) -> impl Future<Output = Result<Taken<Self::Tx>, StoreError>> + Send;
 }
 

@@ -107,7 +107,7 @@ impl<S: StartStore> Shared<S> {
             }
             self.recovered();
             self.live.add(&self.tally(chunk, &plans, &kept));
-            self.starts.note_outcomes(chunk, &plans);
+            self.starts.note_outcomes(chunk);
             let copied = chunk.iter().enumerate().filter(|(at, _)| due.binary_search(at).is_err());
             self.settle(copied.map(|(_, item)| item), Disposition::Ack);
         };

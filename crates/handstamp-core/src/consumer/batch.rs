@@ -254,7 +254,10 @@ impl<S: StartStore> Shared<S> {
             let opens = queue.is_empty() && self.goes_on(lane) && together;
             let next = if opens && self.gate.is_closed() { next } else { &[] };
             let began = Instant::now();
-            let attempt = self.attempt(&mut chunk, opened, next).await;
+            let attempt = match self.run_alone(lane, &chunk, slot).await {
+                true => self.attempt(&mut chunk, opened, next).await,
+                false => Attempt::Cancelled,
+            };
             let (id, shown) = (|at: usize| chunk[at].id(), |at: usize| chunk[at].shown());
             let held = self.gate.hear(pass, Run::Delivered, &attempt, id, shown);
             self.note_wait(lane, wait, &attempt);

@@ -537,6 +537,7 @@ impl<S: StartStore> Engine<S> {
             // Lost while it ran.
             None => {
                 self.shared.leave_lane(lane);
+                self.shared.starts.owe_lanes();
                 self.withdraw();
             }
         }
@@ -549,7 +550,9 @@ impl<S: StartStore> Engine<S> {
     pub(super) fn forget(&mut self, lane: Lane) {
         let rest = self.intake.remove(lane);
         self.release(&rest);
-        self.shared.leave_lane(lane);
+        if self.shared.leave_lane(lane) {
+            self.withdraw();
+        }
         self.tell_lag();
     }
 

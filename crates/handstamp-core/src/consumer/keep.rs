@@ -175,6 +175,10 @@ impl<S: StartStore> Shared<S> {
         if !rows.attempts.is_empty() {
             self.store.note_attempts(tx, &self.consumer, &rows.attempts).await?;
         }
+        let decided = self.starts.decided(chunk, plans);
+        if !decided.is_empty() {
+            self.store.absolve(tx, &self.consumer, &decided).await?;
+        }
         Ok(kept)
     }
 

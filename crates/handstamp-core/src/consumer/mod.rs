@@ -66,6 +66,7 @@ mod retries;
 mod routing;
 mod row;
 mod slot;
+mod start_turns;
 mod starts;
 mod versions;
 

@@ -2,7 +2,7 @@
 
 use crate::letter_store::LetterStore;
 use crate::parked::{Dedup, FailedAttempt, OrderKey, Park, ParkedStatus, ParkingStore, Resumed, Taken};
-use crate::start::{Owner, Start, StartStore, Starter, TakenOver};
+use crate::start::{Company, Lost, Owner, Start, StartStore, Starter, TakenOver};
 use crate::store::{
     Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, Recorded, Store,
     StoreCapabilities, StoreError,
@@ -145,11 +145,15 @@ impl StartStore for NoStore {
         match *self {}
     }
 
-    async fn withdraw(&self, _: &ConsumerKey, _: &Owner) -> Result<(), StoreError> {
+    async fn withdraw(&self, _: &ConsumerKey, _: &Owner, _: Lost<'_>) -> Result<(), StoreError> {
         match *self {}
     }
 
-    async fn forget(&self, _: &ConsumerKey, _: &[(Arc<str>, Owner)], _: &[Dedup]) -> Result<(), StoreError> {
+    async fn forget(&self, _: &ConsumerKey, _: &[(Arc<str>, Owner)]) -> Result<(), StoreError> {
+        match *self {}
+    }
+
+    async fn absolve(&self, _: &mut Self, _: &ConsumerKey, _: &[Dedup]) -> Result<(), StoreError> {
         match *self {}
     }
 
@@ -158,6 +162,7 @@ impl StartStore for NoStore {
         _: &ConsumerKey,
         _: usize,
         _: &Starter,
+        _: Company,
     ) -> Result<Option<Taken<Self>>, StoreError> {
         match *self {}
     }
@@ -167,6 +172,7 @@ impl StartStore for NoStore {
         _: &ConsumerKey,
         _: &[Dedup],
         _: &Starter,
+        _: Company,
     ) -> Result<Taken<Self>, StoreError> {
         match *self {}
     }

@@ -32,7 +32,7 @@ use crate::delivery::Lane;
 use crate::message::Message;
 use crate::parked::{Dedup, FailedAttempt, ParkedMessage, ParkedStatus, Resumed, Taken};
 use crate::retry::Backoff;
-use crate::start::StartStore;
+use crate::start::{Company, StartStore};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::telemetry::Counts;
 use crate::version::Versioned;
@@ -59,6 +59,8 @@ struct Work {
     size: ChunkSize,
     /// Something failed: one row after the other from here on.
     apart: bool,
+    /// What runs beside it now.
+    company: Company,
 }
 
 impl Work {
@@ -78,10 +80,15 @@ impl Work {
 impl<S: StartStore> Shared<S> {
     /// A turn of the worker: looks, and takes up what is due.
     pub(crate) async fn look(&self, asks: bool, take_max: usize, mut slot: Slot) -> Look {
-        match self.try_look(asks, take_max, &mut slot).await {
+        let look = match self.try_look(asks, take_max, &mut slot).await {
             Ok(look) => look,
             Err(error) => self.not_looked(error),
+        };
+        if !matches!(look.end, BatchEnd::Fatal(_)) {
+            slot.give();
+            self.withdraw_parked().await;
         }
+        look
     }
 
     async fn try_look(&self, asks: bool, take_max: usize, slot: &mut Slot) -> Result<Look, StoreError> {
@@ -98,8 +105,9 @@ impl<S: StartStore> Shared<S> {
         }
         let taken = tokio::select! {
             biased;
-            taken = self.take_due(take_max) => taken?,
+            taken = self.take_due(take_max, slot) => taken?,
             () = self.cancelled(RETRIES) => {
+                self.starts.owe();
                 return Ok(Look { found: Found::Fault, end: BatchEnd::Cancelled });
             }
         };
@@ -111,14 +119,13 @@ impl<S: StartStore> Shared<S> {
         let bytes = rows.iter().map(|row| row.letter.record.size_bytes()).sum();
         let found = Found::Rows { count: rows.len(), bytes };
         let end = self.resume(tx, rows, pass, slot).await;
-        self.withdraw_owed().await;
         Ok(Look { found, end })
     }
 
     /// Takes what is due, with start records in front.
-    async fn take_due(&self, max: usize) -> Result<Option<Taken<S::Tx>>, StoreError> {
+    async fn take_due(&self, max: usize, slot: &mut Slot) -> Result<Option<Taken<S::Tx>>, StoreError> {
         match self.starts.worker() {
-            Some(by) => self.store.start_due(&self.consumer, max, by).await,
+            Some(by) => self.start_due(by, max, slot).await.inspect_err(|_| self.starts.owe()),
             None => self.store.take_due(&self.consumer, max).await,
         }
     }
@@ -154,7 +161,11 @@ impl<S: StartStore> Shared<S> {
     async fn resume(&self, tx: S::Tx, rows: Vec<ParkedMessage>, pass: Pass<'_>, slot: &mut Slot) -> BatchEnd {
         self.live.add(&Counts { resumed: rows.len() as u64, ..Counts::default() });
         let (options, mut opened, mut faults) = (&self.options, Some(tx), 0);
-        let row = |row| Row::new(row, &options.policy, options.version.as_ref());
+        let row = |row| {
+            let mut row = Row::new(row, &options.policy, options.version.as_ref());
+            row.route(&*self.handler);
+            row
+        };
         let mut work = Work { queue: rows.into_iter().map(row).collect(), ..Work::default() };
         let mut pass = Some(pass);
         loop {
@@ -167,12 +178,13 @@ impl<S: StartStore> Shared<S> {
             }
             let mut chunk = work.next(options.version.is_some());
             let (length, mut aside) = (chunk.len(), vec![]);
+            work.company = self.starts.company(slot);
             let attempt = self.resume_chunk(opened.take(), &mut chunk, &mut work, &mut aside).await;
             work.queue.extend(aside);
             let id = |at: usize| chunk[at].parked.letter.id.as_ref();
-            let held = self
-                .gate
-                .hear(pass.take().unwrap_or(Pass::FREE), Run::Parked, &attempt, id, |at| chunk[at].shown());
+            let held = self.gate.hear(pass.take().unwrap_or(Pass::FREE), Run::Parked, &attempt, id, |at| {
+                chunk[at].shown()
+            });
             let fault = matches!(attempt, Attempt::Again(_) | Attempt::Uncopied);
             faults = if fault { faults + 1 } else { 0 };
             match attempt {
@@ -197,7 +209,8 @@ impl<S: StartStore> Shared<S> {
                         self.say_outage(error, &|| "parked messages".to_owned());
                     }
                     // Their locks are gone: others may have found what we started, and counted us dead.
-                    self.withdraw().await;
+                    self.starts.owe();
+                    self.withdraw_parked_once().await;
                     let kind = error.as_ref().map_or(StoreErrorKind::Unavailable, |error| error.kind);
                     let fatal =
                         error.filter(|_| self.options.fail_fast && kind == StoreErrorKind::Unavailable);
@@ -373,10 +386,10 @@ impl<S: StartStore> Shared<S> {
         let keys: Vec<Dedup> = chunk.iter().map(|row| row.parked.dedup).collect();
         let by = self.starts.worker();
         let (tx, taken) = match by {
-            Some(by) if started => self.store.start_again(&self.consumer, &keys, by).await?,
+            Some(by) if started => self.store.start_again(&self.consumer, &keys, by, work.company).await?,
             Some(by) => {
                 // What was started is replaced by nothing.
-                let (tx, _) = self.store.start_again(&self.consumer, &[], by).await?;
+                let (tx, _) = self.store.start_again(&self.consumer, &[], by, work.company).await?;
                 self.roll_back(tx).await;
                 self.store.take_again(&self.consumer, &keys).await?
             }
@@ -394,7 +407,9 @@ impl<S: StartStore> Shared<S> {
                 }
             } else if let Some(parked) = taken.pop_front() {
                 let charged = parked.letter.attempts > row.parked.letter.attempts;
-                if !row.taken(parked, tells_crashes, &self.options) {
+                let stays = row.taken(parked, tells_crashes, &self.options);
+                row.route(&*self.handler);
+                if !stays {
                     self.leave(1);
                 } else if row.unknown.take() == Some(Ended::Again) && charged {
                     self.count(Ended::Again);

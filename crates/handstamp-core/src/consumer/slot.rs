@@ -22,7 +22,7 @@ pub(crate) struct Slot {
 
 impl Slots {
     pub(crate) fn new(concurrency: usize) -> Self {
-        let all = concurrency.clamp(1, Semaphore::MAX_PERMITS);
+        let all = concurrency.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
         Self { free: Arc::new(Semaphore::new(all)), all }
     }
 
@@ -58,6 +58,27 @@ impl Slot {
         if self.permit.is_none() {
             // Never closed.
             self.permit = Arc::clone(&self.of.free).acquire_owned().await.ok();
+        }
+    }
+
+    /// Waits for all of them: then no other turn runs. Its own is given first, so that two who want all get them.
+    pub(crate) async fn take_whole(&mut self) {
+        if !self.is_whole() {
+            self.give();
+            let all = u32::try_from(self.of.all).unwrap_or(u32::MAX);
+            self.permit = Arc::clone(&self.of.free).acquire_many_owned(all).await.ok();
+        }
+    }
+
+    /// Whether it is all there are.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.permit.as_ref().is_some_and(|permit| permit.num_permits() == self.of.all)
+    }
+
+    /// Lets others have all but one.
+    pub(crate) fn share(&mut self) {
+        if let Some(permit) = &mut self.permit {
+            drop(permit.split(permit.num_permits().saturating_sub(1)));
         }
     }
 }

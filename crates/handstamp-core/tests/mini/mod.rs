@@ -220,6 +220,7 @@ impl Parked {
             parked_for: self.since.elapsed(),
             order_key: self.park.order_key,
             crashes: Vec::new(),
+            suspected: false,
         }
     }
 }

@@ -20,7 +20,7 @@ impl Starts {
     fn charge(&mut self, dedup: Dedup, by: Starter) {
         let known = |crash: &Crash| crash.dedup == dedup && crash.by.owner == by.owner;
         if !self.crashes.iter().any(known) {
-            self.crashes.push(Crash { dedup, by, at: Timestamp(0) });
+            self.crashes.push(Crash { dedup, by, at: Timestamp(0), is_new: false });
         }
     }
 
@@ -33,9 +33,10 @@ impl Starts {
     }
 
     /// Starts these messages in place of those that the owner had started.
-    fn start_parked(&mut self, rows: &[ParkedMessage], by: &Starter) {
+    fn start_parked(&mut self, rows: &[ParkedMessage], by: &Starter, company: Company) {
         self.parked.retain(|(_, owner), _| *owner != by.owner);
-        let started = rows.iter().map(|row| ((row.dedup, by.owner), (by.clone(), rows.len() == 1)));
+        let alone = rows.len() == 1 && company == Company::None;
+        let started = rows.iter().map(|row| ((row.dedup, by.owner), (by.clone(), alone)));
         self.parked.extend(started);
     }
 
@@ -50,8 +51,10 @@ impl Starts {
         !of_others.is_empty()
     }
 
-    fn tell(&self, rows: &mut [ParkedMessage]) {
+    fn tell(&self, rows: &mut [ParkedMessage], by: &Starter) {
         for row in rows {
+            let others = |(dedup, owner): &(Dedup, Owner)| *dedup == row.dedup && *owner != by.owner;
+            row.suspected = self.parked.keys().any(others);
             let crashes = self.crashes.iter().filter(|crash| crash.dedup == row.dedup);
             row.crashes = crashes.cloned().collect();
         }
@@ -129,20 +132,29 @@ impl StartStore for MiniStore {
         Ok(())
     }
 
-    async fn withdraw(&self, consumer: &ConsumerKey, owner: &Owner) -> Result<(), StoreError> {
-        self.end_starts(consumer, owner, None).await?;
-        self.0.lock().unwrap().starts.crashes.retain(|crash| crash.by.owner != *owner);
+    async fn withdraw(&self, _: &ConsumerKey, owner: &Owner, lost: Lost<'_>) -> Result<(), StoreError> {
+        let starts = &mut self.0.lock().unwrap().starts;
+        let goes = |lane: &Arc<str>| match lost {
+            Lost::Lanes(lanes) => lanes.contains(lane),
+            Lost::Parked => false,
+            Lost::Everything => true,
+        };
+        starts.lanes.retain(|(lane, by), _| by != owner || !goes(lane));
+        if !matches!(lost, Lost::Lanes(_)) {
+            starts.parked.retain(|(_, by), _| by != owner);
+        }
+        starts.crashes.retain(|crash| crash.by.owner != *owner);
         Ok(())
     }
 
-    async fn forget(
-        &self,
-        _: &ConsumerKey,
-        passed: &[(Arc<str>, Owner)],
-        decided: &[Dedup],
-    ) -> Result<(), StoreError> {
+    async fn forget(&self, _: &ConsumerKey, passed: &[(Arc<str>, Owner)]) -> Result<(), StoreError> {
+        self.0.lock().unwrap().starts.lanes.retain(|start, _| !passed.contains(start));
+        Ok(())
+    }
+
+    /// At once: nobody dies between this and its commit.
+    async fn absolve(&self, _: &mut Tx, _: &ConsumerKey, decided: &[Dedup]) -> Result<(), StoreError> {
         let starts = &mut self.0.lock().unwrap().starts;
-        starts.lanes.retain(|start, _| !passed.contains(start));
         starts.crashes.retain(|crash| !decided.contains(&crash.dedup));
         Ok(())
     }
@@ -152,14 +164,15 @@ impl StartStore for MiniStore {
         consumer: &ConsumerKey,
         max: usize,
         by: &Starter,
+        company: Company,
     ) -> Result<Option<Taken<Tx>>, StoreError> {
         let Some((tx, mut rows)) = self.take_due(consumer, max).await? else { return Ok(None) };
         let starts = &mut self.0.lock().unwrap().starts;
         let suspects: Vec<bool> = rows.iter().map(|row| starts.suspect(row.dedup, by)).collect();
         let ahead = suspects.iter().position(|suspect| *suspect).unwrap_or(rows.len());
         rows.truncate(ahead.max(1));
-        starts.start_parked(&rows, by);
-        starts.tell(&mut rows);
+        starts.start_parked(&rows, by, company);
+        starts.tell(&mut rows, by);
         Ok(Some((tx, rows)))
     }
 
@@ -168,11 +181,12 @@ impl StartStore for MiniStore {
         consumer: &ConsumerKey,
         keys: &[Dedup],
         by: &Starter,
+        company: Company,
     ) -> Result<Taken<Tx>, StoreError> {
         let (tx, mut rows) = self.take_again(consumer, keys).await?;
         let starts = &mut self.0.lock().unwrap().starts;
-        starts.start_parked(&rows, by);
-        starts.tell(&mut rows);
+        starts.start_parked(&rows, by, company);
+        starts.tell(&mut rows, by);
         Ok((tx, rows))
     }
 }

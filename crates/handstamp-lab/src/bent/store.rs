@@ -2,9 +2,9 @@
 
 use handstamp::parked::{Dedup, FailedAttempt, OrderKey, Park, ParkedStatus, ParkingStore, Resumed, Taken};
 use handstamp::{
-    Claim, ClaimRequest, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, LetterStore, Owner,
-    Recorded, Start, StartStore, Starter, Store, StoreCapabilities, StoreError, TakenOver, Version,
-    VersionKey, VersionStore,
+    Claim, ClaimRequest, Company, ConsumerKey, ConsumerName, DeadLetter, Fault, Fingerprint, LetterStore,
+    Lost, Owner, Recorded, Start, StartStore, Starter, Store, StoreCapabilities, StoreError, TakenOver,
+    Version, VersionKey, VersionStore,
 };
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -315,17 +315,26 @@ impl<S: StartStore, B: StoreBend<S>> StartStore for BentStore<S, B> {
         self.inner.end_starts(consumer, owner, lanes).await
     }
 
-    async fn withdraw(&self, consumer: &ConsumerKey, owner: &Owner) -> Result<(), StoreError> {
-        self.inner.withdraw(consumer, owner).await
-    }
-
-    async fn forget(
+    async fn withdraw(
         &self,
         consumer: &ConsumerKey,
-        passed: &[(Arc<str>, Owner)],
+        owner: &Owner,
+        lost: Lost<'_>,
+    ) -> Result<(), StoreError> {
+        self.inner.withdraw(consumer, owner, lost).await
+    }
+
+    async fn forget(&self, consumer: &ConsumerKey, passed: &[(Arc<str>, Owner)]) -> Result<(), StoreError> {
+        self.inner.forget(consumer, passed).await
+    }
+
+    async fn absolve(
+        &self,
+        tx: &mut S::Tx,
+        consumer: &ConsumerKey,
         decided: &[Dedup],
     ) -> Result<(), StoreError> {
-        self.inner.forget(consumer, passed, decided).await
+        self.inner.absolve(tx, consumer, decided).await
     }
 
     async fn start_due(
@@ -333,8 +342,9 @@ impl<S: StartStore, B: StoreBend<S>> StartStore for BentStore<S, B> {
         consumer: &ConsumerKey,
         max: usize,
         by: &Starter,
+        company: Company,
     ) -> Result<Option<Taken<S::Tx>>, StoreError> {
-        let taken = self.inner.start_due(consumer, max, by).await?;
+        let taken = self.inner.start_due(consumer, max, by, company).await?;
         self.taken(consumer, taken).await
     }
 
@@ -343,7 +353,8 @@ impl<S: StartStore, B: StoreBend<S>> StartStore for BentStore<S, B> {
         consumer: &ConsumerKey,
         keys: &[Dedup],
         by: &Starter,
+        company: Company,
     ) -> Result<Taken<S::Tx>, StoreError> {
-        self.inner.start_again(consumer, keys, by).await
+        self.inner.start_again(consumer, keys, by, company).await
     }
 }

@@ -36,7 +36,7 @@ use tokio_postgres::{Client, Row, Statement};
 /// A hundred years; no wait is longer.
 const WAIT_MAX_MS: i64 = 3_155_760_000_000;
 
-/// The column of `parked_take.sql` that says whether another owner had started the message.
+/// The column of `parked_take.sql` and `parked_again.sql` that says whether another owner had started the message.
 const SUSPECTED: usize = 23;
 
 /// A message's key, its wait in milliseconds and its order key.
@@ -149,7 +149,8 @@ impl PostgresStore {
         let park = Park { letter, wait: Duration::ZERO, order_key: None };
         park_chunk(slot, statements, consumer, &[park], &mut Vec::new()).await?;
         let keys = [dedup.as_slice()];
-        let taken = slot.client().query(&statements.take_again, &[&consumer, &keys.as_slice()]).await;
+        let values: [Value<'_>; 3] = [&consumer, &keys.as_slice(), &None::<&[u8]>];
+        let taken = slot.client().query(&statements.take_again, &values).await;
         taken.map_err(|e| failed("taking parked messages", e))?;
         let again = Resumed::Again { wait: Duration::ZERO, failed: failed_attempt.clone() };
         resume_all(slot, statements, consumer, &[(dedup, again)]).await?;
@@ -167,6 +168,22 @@ impl PostgresStore {
     ) -> Result<(Tx, Vec<ParkedMessage>, usize), StoreError> {
         let (max, owner) = (i64::try_from(max).unwrap_or(i64::MAX), owner.map(|owner| owner.0.as_slice()));
         self.open_and_take(consumer, |s| &s.take, &[&consumer.id, &max, &owner]).await
+    }
+
+    /// Opens a transaction and locks these rows.
+    pub(super) async fn open_and_take_again(
+        &self,
+        consumer: &ConsumerKey,
+        keys: &[Dedup],
+        owner: Option<&Owner>,
+    ) -> Result<Taken<Tx>, StoreError> {
+        let mut seen = HashSet::new();
+        let keys: Vec<&[u8]> =
+            keys.iter().filter(|key| seen.insert(**key)).map(<[u8; 16]>::as_slice).collect();
+        let owner = owner.map(|owner| owner.0.as_slice());
+        let values: [Value<'_>; 3] = [&consumer.id, &keys, &owner];
+        let (tx, rows, _) = self.open_and_take(consumer, |s| &s.take_again, &values).await?;
+        Ok((tx, rows))
     }
 
     /// Opens a transaction as `begin` does and locks rows, in one flight.
@@ -295,11 +312,7 @@ impl ParkingStore for PostgresStore {
     }
 
     async fn take_again(&self, consumer: &ConsumerKey, keys: &[Dedup]) -> Result<Taken<Tx>, StoreError> {
-        let mut seen = HashSet::new();
-        let keys: Vec<&[u8]> =
-            keys.iter().filter(|key| seen.insert(**key)).map(<[u8; 16]>::as_slice).collect();
-        let (tx, rows, _) = self.open_and_take(consumer, |s| &s.take_again, &[&consumer.id, &keys]).await?;
-        Ok((tx, rows))
+        self.open_and_take_again(consumer, keys, None).await
     }
 
     async fn savepoint(&self, tx: &mut Tx) -> Result<(), StoreError> {
@@ -496,7 +509,7 @@ fn millis(wait: Duration) -> i64 {
 /// How many rows, from the first on, may be handled together.
 fn together(rows: &[Row]) -> Result<usize, tokio_postgres::Error> {
     for (at, row) in rows.iter().enumerate() {
-        if row.len() > SUSPECTED && row.try_get(SUSPECTED)? {
+        if row.try_get(SUSPECTED)? {
             return Ok(at.max(1));
         }
     }
@@ -521,6 +534,7 @@ fn parked_of(row: &Row) -> Result<Result<ParkedMessage, StoreError>, tokio_postg
         parked_for: duration(row.try_get(21)?),
         order_key: order_key.map(OrderKey),
         crashes: Vec::new(),
+        suspected: row.try_get(SUSPECTED)?,
     }))
 }
 

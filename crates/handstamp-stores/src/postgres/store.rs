@@ -405,7 +405,10 @@ impl Store for PostgresStore {
         adopt: bool,
     ) -> Result<ConsumerKey, StoreError> {
         self.with_slot(async |slot| {
-            inbox::register_key(slot.client(), self.schema(), name, Some(fingerprint), adopt).await
+            let key =
+                inbox::register_key(slot.client(), self.schema(), name, Some(fingerprint), adopt).await?;
+            self.prune_starts(slot, key.id).await;
+            Ok(key)
         })
         .await
     }

@@ -48,6 +48,7 @@ mod redrive;
 mod rehearse;
 mod set;
 mod slot;
+mod start_rows;
 mod starts;
 mod store;
 mod unpark;

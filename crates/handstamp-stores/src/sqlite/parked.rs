@@ -287,6 +287,7 @@ fn parked_of(row: &Row<'_>) -> rusqlite::Result<Result<ParkedMessage, StoreError
         parked_for: duration(parked_for),
         order_key: order_key.map(OrderKey),
         crashes: Vec::new(),
+        suspected: false,
     }))
 }
 

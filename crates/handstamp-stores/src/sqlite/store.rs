@@ -14,7 +14,7 @@ use super::connect::{
 use super::effect::{EffectFailure, SqlEffects};
 use super::migrate::{self, Migrated, own_error};
 use super::slot::{Held, Slot};
-use super::{failure, inbox};
+use super::{failure, inbox, starts};
 use crate::redrive::DeadLetterFilter;
 use crate::rows::{ConsumerRow, DeadLetterCursor, DeadLetterKey, DeadLetterRow, DeadLetterSummary, InboxRow};
 use handstamp_core::{
@@ -337,7 +337,12 @@ impl Store for SqliteStore {
         fingerprint: &Fingerprint,
         adopt: bool,
     ) -> Result<ConsumerKey, StoreError> {
-        self.write(|connection| inbox::register(connection, name, fingerprint, adopt)).await
+        self.write(|connection| {
+            let key = inbox::register(connection, name, fingerprint, adopt)?;
+            starts::prune(connection, &key)?;
+            Ok(key)
+        })
+        .await
     }
 
     async fn begin(

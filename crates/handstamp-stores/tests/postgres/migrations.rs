@@ -4,7 +4,7 @@ use crate::harness::{Server, TestDatabase, connect, name, on_each_server, reques
 use crate::parked::park;
 use crate::starts::{alone, lane, starter};
 use handstamp_core::parked::{ParkingStore, Resumed};
-use handstamp_core::{Claim, ConsumerKey, Fingerprint, StartStore, Store, StoreErrorKind};
+use handstamp_core::{Claim, Company, ConsumerKey, Fingerprint, Lost, StartStore, Store, StoreErrorKind};
 use handstamp_stores::postgres::{
     MigrateOptions, PostgresStore, SCHEMA_VERSION, SchemaName, Setup, migrate, migrate_with, show_sql,
 };
@@ -150,21 +150,24 @@ async fn start_everything(store: &PostgresStore, key: &ConsumerKey) {
     assert_eq!((seen.orphans.len(), seen.crashes.len()), (1, 1));
     park(store, key, &["p", "q"], None).await;
     for by in [&dies, &dies, &lives] {
-        let (mut tx, rows) = store.start_due(key, 1, by).await.unwrap().unwrap();
+        let (mut tx, rows) = store.start_due(key, 1, by, Company::None).await.unwrap().unwrap();
         if by == &lives {
             assert_eq!(rows[0].crashes.len(), 1);
             store.resume(&mut tx, key, &[(rows[0].dedup, Resumed::Applied)]).await.unwrap();
         }
         store.commit(tx).await.unwrap();
     }
-    let (tx, rows) = store.start_due(key, 1, &dies).await.unwrap().unwrap();
+    let (tx, rows) = store.start_due(key, 1, &dies, Company::None).await.unwrap().unwrap();
     store.rollback(tx).await.unwrap();
-    let (tx, again) = store.start_again(key, &[rows[0].dedup], &lives).await.unwrap();
+    let (tx, again) = store.start_again(key, &[rows[0].dedup], &lives, Company::None).await.unwrap();
     assert_eq!(again[0].crashes.len(), 1);
     store.rollback(tx).await.unwrap();
     store.end_starts(key, &lives.owner, Some(&[lane("l")])).await.unwrap();
-    store.forget(key, &[(lane("l"), dies.owner)], &[seen.crashes[0].dedup]).await.unwrap();
-    store.withdraw(key, &dies.owner).await.unwrap();
+    store.forget(key, &[(lane("l"), dies.owner)]).await.unwrap();
+    let (mut tx, _) = store.begin(key, &[]).await.unwrap();
+    store.absolve(&mut tx, key, &[seen.crashes[0].dedup]).await.unwrap();
+    store.commit(tx).await.unwrap();
+    store.withdraw(key, &dies.owner, Lost::Everything).await.unwrap();
     store.end_starts(key, &lives.owner, None).await.unwrap();
     assert_eq!(store.take_over(key, &lives, &[lane("l")]).await.unwrap().orphans, []);
 }

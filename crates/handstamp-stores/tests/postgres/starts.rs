@@ -5,8 +5,8 @@ use crate::parked::park;
 use crate::proxy::Step;
 use crate::transactions::proxied;
 use handstamp_core::{
-    Claim, ConsumerKey, Crash, DeadLetter, FailureClass, Fingerprint, InboxState, Orphan, Owner, Start,
-    StartStore, Starter, Store, StoreErrorKind, TakenOver,
+    Claim, Company, ConsumerKey, Crash, DeadLetter, Dedup, FailureClass, Fingerprint, InboxState, Lost,
+    Orphan, Owner, PATIENCE, Start, StartStore, Starter, Store, StoreErrorKind, TakenOver,
 };
 use handstamp_stores::postgres::{PostgresStore, Tx};
 use handstamp_stores::redrive::{Operation, Redrive, Redriven};
@@ -33,6 +33,7 @@ on_each_server!(
     who_withdraws_meets_who_takes_over,
     what_is_passed_and_decided_is_forgotten,
     an_owner_ends_what_it_started,
+    what_is_left_for_long_is_taken_out_at_registration,
     a_message_sent_back_or_given_up_has_no_crashes,
 );
 
@@ -349,7 +350,7 @@ async fn an_orphan_alone_is_a_crash_once_an_owner(database: TestDatabase) {
     assert_eq!(told(&seen.crashes), [by(1, "m"), by(2, "m")]);
     assert!(seen.crashes.is_sorted_by_key(|crash| crash.at));
     // An orphan that is gone was a crash all the same, as long as another one names the message.
-    store.forget(&key, &[(lane("l"), Owner([1; 16]))], &[]).await.unwrap();
+    store.forget(&key, &[(lane("l"), Owner([1; 16]))]).await.unwrap();
     let seen = take_over(&store, &key, 5, &["l", "m"]).await;
     assert_eq!(starts(&seen.orphans), [alone(2, "l", "m"), alone(3, "m", "n")]);
     let mut crashes = told(&seen.crashes);
@@ -432,12 +433,12 @@ async fn an_owner_that_lives_takes_everything_back(database: TestDatabase) {
     for consumer in [&key, &other] {
         assert_eq!(told(&take_over(&store, consumer, 3, &["l"]).await.crashes).len(), 2);
     }
-    store.withdraw(&key, &Owner([1; 16])).await.unwrap();
+    store.withdraw(&key, &Owner([1; 16]), Lost::Everything).await.unwrap();
     let seen = take_over(&store, &key, 3, &["l", "n"]).await;
     assert_eq!(starts(&seen.orphans), [alone(2, "l", "m"), many(2, "n", 1, 2)]);
     assert_eq!(told(&seen.crashes), [by(2, "m")]);
     assert_eq!(take_over(&store, &other, 3, &["l"]).await.crashes.len(), 2, "another consumer");
-    store.withdraw(&key, &Owner([9; 16])).await.unwrap();
+    store.withdraw(&key, &Owner([9; 16]), Lost::Everything).await.unwrap();
 }
 
 /// Whoever gets the record's lock first, no crash of a living owner is left.
@@ -446,21 +447,19 @@ async fn who_withdraws_meets_who_takes_over(database: TestDatabase) {
     let admin = database.admin().await;
     for withdraws_first in [false, true] {
         die(&store, &key, &alone(1, "l", "m")).await;
-        admin.batch_execute("BEGIN; SELECT FROM handstamp.starts FOR UPDATE").await.unwrap();
         let (taking, withdrawing) = (database.store(), database.store());
         let (of, also_of) = (key.clone(), key.clone());
         let take = async move { take_over(&taking, &of, 2, &["l"]).await };
-        let withdraw = async move { withdrawing.withdraw(&also_of, &Owner([1; 16])).await.unwrap() };
-        let (took, withdrew);
-        if withdraws_first {
-            withdrew = tokio::spawn(withdraw);
+        let withdraw =
+            async move { withdrawing.withdraw(&also_of, &Owner([1; 16]), Lost::Everything).await.unwrap() };
+        // It looks, and looks again: then it would count.
+        let took = tokio::spawn(take);
+        tokio::time::sleep(PATIENCE / 2).await;
+        admin.batch_execute("BEGIN; SELECT FROM handstamp.starts FOR UPDATE").await.unwrap();
+        if !withdraws_first {
             database.until_blocked(1).await;
-            took = tokio::spawn(take);
-        } else {
-            took = tokio::spawn(take);
-            database.until_blocked(1).await;
-            withdrew = tokio::spawn(withdraw);
         }
+        let withdrew = tokio::spawn(withdraw);
         database.until_blocked(2).await;
         admin.batch_execute("COMMIT").await.unwrap();
         withdrew.await.unwrap();
@@ -476,13 +475,22 @@ async fn what_is_passed_and_decided_is_forgotten(database: TestDatabase) {
         die(&store, &key, &alone(owner, of, message)).await;
     }
     take_over(&store, &key, 3, &["l", "n"]).await;
-    store.forget(&key, &[], &[]).await.unwrap();
+    store.forget(&key, &[]).await.unwrap();
     assert_eq!((database.number(STARTS).await, database.number(CRASHES).await), (3, 3));
-    store.forget(&key, &[(lane("l"), Owner([1; 16])), (lane("n"), Owner([2; 16]))], &[]).await.unwrap();
+    store.forget(&key, &[(lane("l"), Owner([1; 16])), (lane("n"), Owner([2; 16]))]).await.unwrap();
     assert_eq!((database.number(STARTS).await, database.number(CRASHES).await), (2, 3));
-    store.forget(&key, &[], &[by(0, "m").1, [0; 16]]).await.unwrap();
+    let absolve = async |decided: &[Dedup], commits: bool| {
+        let (mut tx, _) = store.begin(&key, &[]).await.unwrap();
+        store.absolve(&mut tx, &key, decided).await.unwrap();
+        if commits { store.commit(tx).await.unwrap() } else { store.rollback(tx).await.unwrap() }
+    };
+    absolve(&[by(0, "m").1], false).await;
+    absolve(&[], true).await;
+    assert_eq!(database.number(CRASHES).await, 3);
+    absolve(&[by(0, "m").1, [0; 16]], true).await;
     assert_eq!((database.number(STARTS).await, database.number(CRASHES).await), (2, 1));
-    store.forget(&key, &[(lane("n"), Owner([1; 16]))], &[by(0, "o").1]).await.unwrap();
+    store.forget(&key, &[(lane("n"), Owner([1; 16]))]).await.unwrap();
+    absolve(&[by(0, "o").1], true).await;
     let seen = take_over(&store, &key, 3, &["l", "n"]).await;
     assert_eq!(starts(&seen.orphans), [alone(2, "l", "m")]);
 }
@@ -493,7 +501,7 @@ async fn an_owner_ends_what_it_started(database: TestDatabase) {
         die(&store, &key, &alone(owner, of, of)).await;
     }
     park(&store, &key, &["p"], None).await;
-    let (tx, _) = store.start_due(&key, 10, &starter(1)).await.unwrap().expect("it is due");
+    let (tx, _) = store.start_due(&key, 10, &starter(1), Company::None).await.unwrap().expect("it is due");
     store.rollback(tx).await.unwrap();
     take_over(&store, &key, 3, &["l"]).await;
     let parked = "SELECT count(*) FROM handstamp.parked_starts";
@@ -526,7 +534,39 @@ async fn a_message_sent_back_or_given_up_has_no_crashes(database: TestDatabase) 
     let discard = [DeadLetterKey(letters[1].dedup())];
     assert_eq!(store.discard(&key.name, &discard, &operation).await.unwrap(), [true]);
     assert_eq!(database.number(CRASHES).await, 1);
-    let (tx, rows) = store.start_due(&key, 10, &starter(3)).await.unwrap().expect("it is due");
+    let (tx, rows) = store.start_due(&key, 10, &starter(3), Company::None).await.unwrap().expect("it is due");
     assert_eq!((rows[0].dedup, rows[0].crashes.as_slice()), (letters[0].dedup(), &[][..]));
     store.rollback(tx).await.unwrap();
+}
+
+/// Of lanes that nobody takes any more, and of messages that came to their end unseen.
+async fn what_is_left_for_long_is_taken_out_at_registration(database: TestDatabase) {
+    let (store, key) = database.wallet().await;
+    let admin = database.admin().await;
+    park(&store, &key, &["p"], None).await;
+    die(&store, &key, &alone(1, "gone", "m")).await;
+    die(&store, &key, &alone(1, "too", "n")).await;
+    let (tx, _) = store.start_due(&key, 10, &starter(1), Company::None).await.unwrap().expect("it is due");
+    store.rollback(tx).await.unwrap();
+    let (tx, _) = store.start_due(&key, 10, &starter(2), Company::None).await.unwrap().expect("it is due");
+    store.rollback(tx).await.unwrap();
+    take_over(&store, &key, 2, &["gone", "too"]).await;
+    let count = async || {
+        let mut left = vec![];
+        for table in ["starts", "parked_starts", "crashes"] {
+            left.push(database.number(&format!("SELECT count(*) FROM handstamp.{table}")).await);
+        }
+        left
+    };
+    let again = async || store.register(&key.name, &Fingerprint("s".into()), true).await.unwrap();
+    assert_eq!((again().await.id, count().await), (key.id, vec![2, 2, 3]));
+    let age = "UPDATE handstamp.starts SET at_ms = at_ms - 7 * 86400000::int8 WHERE lane = 'gone';
+               UPDATE handstamp.parked_starts SET at_ms = at_ms - 7 * 86400000::int8 WHERE node = 'host:1';
+               UPDATE handstamp.crashes SET at_ms = at_ms - 7 * 86400000::int8
+               WHERE dedup <> (SELECT alone_dedup FROM handstamp.starts WHERE lane = 'too')";
+    admin.batch_execute(age).await.unwrap();
+    again().await;
+    // The crash of what is parked stays with it.
+    assert_eq!(count().await, [1, 1, 2]);
+    assert_eq!(told(&take_over(&store, &key, 3, &["gone", "too"]).await.crashes), [by(1, "n")]);
 }

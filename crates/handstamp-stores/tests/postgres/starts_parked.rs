@@ -4,7 +4,7 @@ use crate::harness::{TestDatabase, id, on_each_server, request};
 use crate::parked::{attempt, ids, park};
 use crate::starts::{alone, lane, starter};
 use handstamp_core::parked::{Dedup, ParkedMessage, ParkingStore, Resumed};
-use handstamp_core::{ConsumerKey, DeadLetter, Owner, StartStore, Store, StoreErrorKind};
+use handstamp_core::{Company, ConsumerKey, DeadLetter, Lost, Owner, StartStore, Store, StoreErrorKind};
 use handstamp_stores::postgres::{PostgresStore, Tx};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn dedup(text: &str) -> Dedup {
 }
 
 async fn due(store: &PostgresStore, key: &ConsumerKey, by: u8, max: usize) -> (Tx, Vec<ParkedMessage>) {
-    store.start_due(key, max, &starter(by)).await.unwrap().expect("something is due")
+    store.start_due(key, max, &starter(by), Company::None).await.unwrap().expect("something is due")
 }
 
 /// Takes what is due, and dies; what was taken.
@@ -68,7 +68,7 @@ fn dead() -> Resumed {
 
 async fn what_is_due_is_started_before_it_is_answered(database: TestDatabase) {
     let (store, key) = database.wallet().await;
-    assert!(store.start_due(&key, 10, &starter(1)).await.unwrap().is_none());
+    assert!(store.start_due(&key, 10, &starter(1), Company::None).await.unwrap().is_none());
     park(&store, &key, &["a", "b", "c"], None).await;
     let (tx, rows) = due(&store, &key, 1, 2).await;
     assert_eq!(ids(&rows), ["a", "b"]);
@@ -127,7 +127,8 @@ async fn a_message_that_was_alone_is_charged_once_an_owner(database: TestDatabas
     database.admin().await.batch_execute(charge).await.unwrap();
     let taken = due(&store, &key, 4, 10).await;
     finish(&store, &key, taken, dead()).await;
-    let (tx, rows) = store.start_again(&key, &[dedup("b"), dedup("a")], &starter(4)).await.unwrap();
+    let (tx, rows) =
+        store.start_again(&key, &[dedup("b"), dedup("a")], &starter(4), Company::None).await.unwrap();
     assert_eq!((ids(&rows), crashes(&rows[0])), (vec!["b".to_owned()], vec!["host:7".to_owned()]));
     store.rollback(tx).await.unwrap();
     let (tx, rows) = due(&store, &key, 5, 10).await;
@@ -166,7 +167,7 @@ async fn four_take_what_the_dead_left(database: TestDatabase) {
             while store.parked_status(&key).await.unwrap().count > 0 {
                 assert!(since.elapsed() < Duration::from_secs(120), "rows that nobody can take are left");
                 let by = starter(10 + worker + 4 * run);
-                let Some((tx, rows)) = store.start_due(&key, 20, &by).await.unwrap() else {
+                let Some((tx, rows)) = store.start_due(&key, 20, &by, Company::None).await.unwrap() else {
                     tokio::task::yield_now().await;
                     continue;
                 };
@@ -205,7 +206,7 @@ async fn a_resume_ends_what_it_writes(database: TestDatabase) {
     database.admin().await.batch_execute(charge).await.unwrap();
     assert_eq!(die(&store, &key, 1, 10).await.len(), 4);
     let keys = ["a", "b", "c", "d"].map(dedup);
-    let (mut tx, rows) = store.start_again(&key, &keys, &starter(2)).await.unwrap();
+    let (mut tx, rows) = store.start_again(&key, &keys, &starter(2), Company::None).await.unwrap();
     assert_eq!(ids(&rows), ["a", "b", "c", "d"]);
     assert!(rows.iter().all(|row| row.crashes.len() == 2), "{rows:?}");
     assert_eq!(database.number(STARTED).await, 8);
@@ -214,7 +215,7 @@ async fn a_resume_ends_what_it_writes(database: TestDatabase) {
     assert_eq!(database.number(STARTED).await, 8, "not committed");
     store.rollback(tx).await.unwrap();
     assert_eq!((database.number(STARTED).await, database.number(CRASHES).await), (8, 8));
-    let (mut tx, _) = store.start_again(&key, &keys, &starter(2)).await.unwrap();
+    let (mut tx, _) = store.start_again(&key, &keys, &starter(2), Company::None).await.unwrap();
     store.resume(&mut tx, &key, &outcomes).await.unwrap();
     store.commit(tx).await.unwrap();
     // What fails again keeps its crashes; what was not written keeps everything.
@@ -226,7 +227,7 @@ async fn a_resume_ends_what_it_writes(database: TestDatabase) {
     assert_eq!((database.number(STARTED).await, database.number(CRASHES).await), (2, 4));
     assert_eq!(database.number(&left("parked_starts")).await, 21);
     assert_eq!(database.number(&left("crashes")).await, 42);
-    let (tx, rows) = store.start_again(&key, &[keys[1]], &starter(3)).await.unwrap();
+    let (tx, rows) = store.start_again(&key, &[keys[1]], &starter(3), Company::None).await.unwrap();
     assert_eq!(crashes(&rows[0]), ["gone", "gone"]);
     store.rollback(tx).await.unwrap();
 }
@@ -235,21 +236,22 @@ async fn started_again_in_place_of_what_was_started(database: TestDatabase) {
     let (store, key) = database.wallet().await;
     park(&store, &key, &["a", "b", "c"], None).await;
     assert_eq!(die(&store, &key, 1, 10).await.len(), 3);
-    let (tx, rows) = store.start_again(&key, &[dedup("b")], &starter(1)).await.unwrap();
+    let (tx, rows) = store.start_again(&key, &[dedup("b")], &starter(1), Company::None).await.unwrap();
     assert_eq!(ids(&rows), ["b"]);
     assert_eq!((database.number(STARTED).await, database.number(ALONE).await), (1, 1));
     store.rollback(tx).await.unwrap();
     // Several, the same one twice, one that is not there.
     let keys = ["c", "a", "c", "x"].map(dedup);
-    let (tx, rows) = store.start_again(&key, &keys, &starter(1)).await.unwrap();
+    let (tx, rows) = store.start_again(&key, &keys, &starter(1), Company::None).await.unwrap();
     assert_eq!(ids(&rows), ["c", "a"]);
     assert_eq!((database.number(STARTED).await, database.number(ALONE).await), (2, 0));
     // Another process takes what is free; what is locked is not started.
     let other = database.store();
-    let (theirs, rows) = other.start_again(&key, &["a", "b"].map(dedup), &starter(2)).await.unwrap();
+    let (theirs, rows) =
+        other.start_again(&key, &["a", "b"].map(dedup), &starter(2), Company::None).await.unwrap();
     assert_eq!(ids(&rows), ["b"]);
     assert_eq!((database.number(STARTED).await, database.number(ALONE).await), (3, 1));
-    let (nothing, rows) = other.start_again(&key, &[dedup("a")], &starter(3)).await.unwrap();
+    let (nothing, rows) = other.start_again(&key, &[dedup("a")], &starter(3), Company::None).await.unwrap();
     assert_eq!(rows, []);
     for tx in [theirs, nothing] {
         other.rollback(tx).await.unwrap();
@@ -266,7 +268,7 @@ async fn who_lives_is_not_counted(database: TestDatabase) {
     let (theirs, rows) = due(&other, &key, 2, 10).await;
     assert_eq!(crashes(&rows[0]), ["host:1"]);
     // The owner goes on: it finds its row locked, and takes the crash back.
-    let (tx, rows) = store.start_again(&key, &[dedup("a")], &starter(1)).await.unwrap();
+    let (tx, rows) = store.start_again(&key, &[dedup("a")], &starter(1), Company::None).await.unwrap();
     assert_eq!(rows, []);
     store.rollback(tx).await.unwrap();
     assert_eq!(database.number(CRASHES).await, 0);
@@ -297,10 +299,10 @@ async fn a_start_that_cannot_be_recorded_takes_nothing(database: TestDatabase) {
     let admin = database.admin().await;
     let revoke = format!("REVOKE INSERT ON handstamp.parked_starts FROM {}", database.role);
     admin.batch_execute(&revoke).await.unwrap();
-    let error = store.start_due(&key, 10, &starter(1)).await.unwrap_err();
+    let error = store.start_due(&key, 10, &starter(1), Company::None).await.unwrap_err();
     assert_eq!(error.kind, StoreErrorKind::SchemaMismatch, "{error}");
     assert!(error.to_string().contains("--grant-to"), "{error}");
-    let error = store.start_again(&key, &[dedup("a")], &starter(1)).await.unwrap_err();
+    let error = store.start_again(&key, &[dedup("a")], &starter(1), Company::None).await.unwrap_err();
     assert_eq!(error.kind, StoreErrorKind::SchemaMismatch, "{error}");
     let (tx, rows) = database.store().take_due(&key, 10).await.unwrap().expect("its lock is free");
     assert_eq!(ids(&rows), ["a"]);
@@ -314,7 +316,7 @@ async fn an_owner_that_lives_takes_its_parked_messages_back(database: TestDataba
     let taken = due(&store, &key, 2, 10).await;
     finish(&store, &key, taken, again()).await;
     assert_eq!(database.number(CRASHES).await, 1);
-    store.withdraw(&key, &Owner([1; 16])).await.unwrap();
+    store.withdraw(&key, &Owner([1; 16]), Lost::Everything).await.unwrap();
     let (tx, claims) = store.start_and_begin(&key, &[request("b", None)], &alone(1, "l", "b")).await.unwrap();
     assert_eq!(claims.len(), 1);
     store.rollback(tx).await.unwrap();

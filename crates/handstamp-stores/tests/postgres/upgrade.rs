@@ -5,8 +5,8 @@ use crate::parked::{ids, take};
 use crate::starts::{alone, lane, starter};
 use handstamp_core::parked::{ParkingStore, Resumed};
 use handstamp_core::{
-    Claim, FailureClass, Fingerprint, InboxState, PruneStore, StartStore, Store, StoreErrorKind, Version,
-    VersionKey, VersionStore,
+    Claim, Company, FailureClass, Fingerprint, InboxState, PruneStore, StartStore, Store, StoreErrorKind,
+    Version, VersionKey, VersionStore,
 };
 use handstamp_stores::postgres::{MigrateOptions, SCHEMA_VERSION, migrate_with, show_sql};
 use handstamp_stores::redrive::{Operation, Redrive, Redriven};
@@ -209,7 +209,7 @@ async fn from_2_to_this_version(database: TestDatabase) {
     let store = database.store();
     assert!(store.rehearse(&wallet, &fingerprint).await.unwrap());
     let key = store.register(&wallet, &fingerprint, false).await.unwrap();
-    let (mut tx, rows) = store.start_due(&key, 10, &starter(1)).await.unwrap().unwrap();
+    let (mut tx, rows) = store.start_due(&key, 10, &starter(1), Company::None).await.unwrap().unwrap();
     let mut attempts: Vec<_> =
         ids(&rows).into_iter().zip(rows.iter().map(|row| row.letter.attempts)).collect();
     attempts.sort();
@@ -257,7 +257,7 @@ async fn what_version_2_runs_works_on_version_3(database: TestDatabase) {
     let store = database.store();
     let key = store.register(&name("wallet"), &Fingerprint("test".into()), false).await.unwrap();
     let mut taken = 0;
-    while let Some((mut tx, rows)) = store.start_due(&key, 10, &starter(2)).await.unwrap() {
+    while let Some((mut tx, rows)) = store.start_due(&key, 10, &starter(2), Company::None).await.unwrap() {
         let suspected = ids(&rows).iter().filter(|id| id.starts_with('0')).count();
         assert!(suspected == 0 || rows.len() == 1, "{:?}", ids(&rows));
         let outcomes: Vec<_> = rows.iter().map(|row| (row.dedup, Resumed::Applied)).collect();

@@ -3,8 +3,8 @@
 use crate::support::{attempt, beside, id, letter, number, open, options, park, registered, requests, row};
 use handstamp_core::parked::{ParkingStore, Resumed};
 use handstamp_core::{
-    Claim, ConsumerName, FailureClass, Fingerprint, InboxState, Owner, PruneStore, StartStore, Starter,
-    Store, StoreErrorKind, Version, VersionKey, VersionStore,
+    Claim, Company, ConsumerName, FailureClass, Fingerprint, InboxState, Owner, PruneStore, StartStore,
+    Starter, Store, StoreErrorKind, Version, VersionKey, VersionStore,
 };
 use handstamp_stores::redrive::{Operation, Redrive, Redriven};
 use handstamp_stores::rows::DeadLetterKey;
@@ -307,7 +307,7 @@ async fn a_file_of_the_second_version_keeps_what_is_parked_and_its_history() {
         assert_eq!(store.inbox_row(&name, &id(id_text)).await.unwrap().unwrap().state, state, "{id_text}");
     }
     let by = Starter { owner: Owner::random(), node: "node/1".into() };
-    let (mut tx, rows) = store.start_due(&consumer, 10, &by).await.unwrap().unwrap();
+    let (mut tx, rows) = store.start_due(&consumer, 10, &by, Company::None).await.unwrap().unwrap();
     assert_eq!(rows.len(), 2, "one waits behind its key");
     let applied: Vec<_> = rows.iter().map(|row| (row.dedup, Resumed::Applied)).collect();
     store.resume(&mut tx, &consumer, &applied).await.unwrap();
@@ -323,7 +323,7 @@ async fn a_file_of_the_third_version_keeps_what_was_started_and_gets_marks() {
     let consumer = registered(&store, "wallet").await;
     park(&store, &consumer, &[row("parked", None)]).await;
     let by = Starter { owner: Owner::random(), node: "node/1".into() };
-    let (tx, _) = store.start_due(&consumer, 10, &by).await.unwrap().unwrap();
+    let (tx, _) = store.start_due(&consumer, 10, &by, Company::None).await.unwrap().unwrap();
     store.rollback(tx).await.unwrap();
     drop(store);
     let file = beside(&folder);
@@ -341,7 +341,7 @@ async fn a_file_of_the_third_version_keeps_what_was_started_and_gets_marks() {
     let store = SqliteStore::open(unset(&folder)).await.unwrap();
     // Another owner finds that the message was started alone.
     let other = Starter { owner: Owner::random(), node: "node/2".into() };
-    let (mut tx, rows) = store.start_due(&consumer, 10, &other).await.unwrap().unwrap();
+    let (mut tx, rows) = store.start_due(&consumer, 10, &other, Company::None).await.unwrap().unwrap();
     assert_eq!(rows[0].crashes.len(), 1);
     let marks = BTreeMap::from([(VersionKey([1; 16]), Version::parse("5").unwrap())]);
     assert!(store.raise_marks(&mut tx, &consumer, &marks).await.unwrap().is_empty());

@@ -4,8 +4,8 @@ use crate::support::{SCHEMA, attempt, beside, id, letter, number, open, park, re
 use crate::unwaited::{FULL, synchronous};
 use handstamp_core::parked::{Dedup, ParkedMessage, ParkingStore, Resumed};
 use handstamp_core::{
-    ConsumerKey, ConsumerName, Crash, DeadLetter, FailureClass, Fingerprint, Owner, Start, StartStore,
-    Starter, Store, StoreErrorKind, TakenOver,
+    Company, ConsumerKey, ConsumerName, Crash, DeadLetter, FailureClass, Fingerprint, Lost, Owner, Start,
+    StartStore, Starter, Store, StoreErrorKind, TakenOver,
 };
 use handstamp_stores::redrive::Operation;
 use handstamp_stores::rows::DeadLetterKey;
@@ -120,7 +120,7 @@ async fn hang(path: &Path, kind: &str) {
     let tx = if kind == "lane" {
         started(&store, &consumer, &alone(&by, 5, "a"), &["a"]).await
     } else {
-        store.start_due(&consumer, 1, &by).await.unwrap().unwrap().0
+        store.start_due(&consumer, 1, &by, Company::None).await.unwrap().unwrap().0
     };
     tx.execute("INSERT INTO ledger VALUES ('a', 1)", []).unwrap();
     std::io::stdout().write_all(b"in the handler\n").unwrap();
@@ -157,7 +157,7 @@ async fn a_killed_process_leaves_its_start_and_nothing_else() {
     let crash = &taken.crashes[0];
     assert_eq!((crash.dedup, &*crash.by.node), (dedup("a"), "killed/9"));
     assert_eq!(crash.at, taken.orphans[0].at);
-    let (tx, rows) = store.start_due(&consumer, 10, &by).await.unwrap().unwrap();
+    let (tx, rows) = store.start_due(&consumer, 10, &by, Company::None).await.unwrap().unwrap();
     assert_eq!(keys(&rows), [dedup("p")], "alone, for a process died while it handled it");
     assert_eq!(rows[0].crashes.len(), 1);
     assert_eq!(&*rows[0].crashes[0].by.node, "killed/9");
@@ -268,22 +268,22 @@ async fn who_withdraws_takes_back_what_it_was_counted_for_and_nothing_else() {
     park(&store, &consumer, &[row("p", None)]).await;
     let (living, dead) = (starter("living/1"), starter("dead/2"));
     for by in [&living, &dead] {
-        drop(store.start_due(&consumer, 1, by).await.unwrap().unwrap());
+        drop(store.start_due(&consumer, 1, by, Company::None).await.unwrap().unwrap());
         drop(started(&store, &consumer, &alone(by, 5, "a"), &["a"]).await);
     }
     let next = starter("next/3");
     assert_eq!(taken_over(&store, &consumer, &next).await.crashes.len(), 2);
-    let (tx, rows) = store.start_due(&consumer, 1, &next).await.unwrap().unwrap();
+    let (tx, rows) = store.start_due(&consumer, 1, &next, Company::None).await.unwrap().unwrap();
     store.rollback(tx).await.unwrap();
     assert_eq!(owners(&rows[0].crashes), sorted(vec![living.owner, dead.owner]));
-    store.withdraw(&consumer, &living.owner).await.unwrap();
+    store.withdraw(&consumer, &living.owner, Lost::Everything).await.unwrap();
     let taken = taken_over(&store, &consumer, &next).await;
     assert_eq!((owners(&taken.crashes), taken.orphans.len()), (vec![dead.owner], 1));
-    let (tx, rows) = store.start_due(&consumer, 1, &next).await.unwrap().unwrap();
+    let (tx, rows) = store.start_due(&consumer, 1, &next, Company::None).await.unwrap().unwrap();
     store.rollback(tx).await.unwrap();
     assert_eq!(owners(&rows[0].crashes), [dead.owner]);
     // And once more, with nothing left.
-    store.withdraw(&consumer, &living.owner).await.unwrap();
+    store.withdraw(&consumer, &living.owner, Lost::Everything).await.unwrap();
     let eyes = beside(&folder);
     assert_eq!((number(&eyes, STARTS), number(&eyes, PARKED_STARTS), number(&eyes, CRASHES)), (1, 2, 2));
 }
@@ -299,7 +299,7 @@ async fn ends_are_those_of_the_owner_and_lanes_that_were_named() {
         for name in ["credits/0", "credits/1", "credits/2"] {
             drop(started(&store, &consumer, &Start { lane: lane(name), ..span(by, 1, 2) }, &[]).await);
         }
-        drop(store.start_due(&consumer, 1, by).await.unwrap().unwrap());
+        drop(store.start_due(&consumer, 1, by, Company::None).await.unwrap().unwrap());
     }
     let eyes = beside(&folder);
     let both = || (number(&eyes, STARTS), number(&eyes, PARKED_STARTS));
@@ -312,7 +312,7 @@ async fn ends_are_those_of_the_owner_and_lanes_that_were_named() {
     store.end_starts(&consumer, &first.owner, None).await.unwrap();
     assert_eq!(both(), (3, 1));
     store
-        .forget(&consumer, &[(lane("credits/1"), second.owner), (lane("credits/2"), first.owner)], &[])
+        .forget(&consumer, &[(lane("credits/1"), second.owner), (lane("credits/2"), first.owner)])
         .await
         .unwrap();
     assert_eq!(both(), (2, 1), "one lane of one owner");
@@ -321,9 +321,19 @@ async fn ends_are_those_of_the_owner_and_lanes_that_were_named() {
         1,
         "the first owner's, counted by the second: only outcomes take it out"
     );
-    store.forget(&consumer, &[], &[dedup("other")]).await.unwrap();
-    assert_eq!(number(&eyes, CRASHES), 1);
-    store.forget(&consumer, &[], &[dedup("p")]).await.unwrap();
+    for (id_text, commits) in [("other", true), ("p", false)] {
+        let (mut tx, _) = store.begin(&consumer, &[]).await.unwrap();
+        store.absolve(&mut tx, &consumer, &[dedup(id_text)]).await.unwrap();
+        if commits {
+            store.commit(tx).await.unwrap()
+        } else {
+            store.rollback(tx).await.unwrap()
+        }
+        assert_eq!(number(&eyes, CRASHES), 1);
+    }
+    let (mut tx, _) = store.begin(&consumer, &[]).await.unwrap();
+    store.absolve(&mut tx, &consumer, &[dedup("p")]).await.unwrap();
+    store.commit(tx).await.unwrap();
     assert_eq!((both(), number(&eyes, CRASHES)), ((2, 1), 0));
 }
 
@@ -340,26 +350,28 @@ async fn a_suspect_is_answered_alone_and_the_others_in_front_of_it() {
         eyes.execute(sql, (i64::try_from(late).unwrap(), dedup(id_text))).unwrap();
     }
     let dead = starter("dead/1");
-    let (tx, rows) =
-        store.start_again(&consumer, &[dedup("a"), dedup("d"), dedup("a")], &dead).await.unwrap();
+    let (tx, rows) = store
+        .start_again(&consumer, &[dedup("a"), dedup("d"), dedup("a")], &dead, Company::None)
+        .await
+        .unwrap();
     assert_eq!(keys(&rows), [dedup("a"), dedup("d")]);
     drop(tx);
     let next = starter("next/2");
     // Its own are no suspects, and a start of it replaces all that it had started.
-    let (tx, rows) = store.start_due(&consumer, 10, &dead).await.unwrap().unwrap();
+    let (tx, rows) = store.start_due(&consumer, 10, &dead, Company::None).await.unwrap().unwrap();
     store.rollback(tx).await.unwrap();
     assert_eq!(keys(&rows), ["c", "a", "d", "b"].map(dedup));
-    drop(store.start_again(&consumer, &[dedup("a"), dedup("d")], &dead).await.unwrap());
+    drop(store.start_again(&consumer, &[dedup("a"), dedup("d")], &dead, Company::None).await.unwrap());
     let order = [vec!["c"], vec!["a"], vec!["d"], vec!["b"]];
     for ids in order {
-        let (mut tx, rows) = store.start_due(&consumer, 10, &next).await.unwrap().unwrap();
+        let (mut tx, rows) = store.start_due(&consumer, 10, &next, Company::None).await.unwrap().unwrap();
         assert_eq!(keys(&rows), ids.iter().map(|id| dedup(id)).collect::<Vec<_>>());
         assert_eq!(rows[0].crashes, [], "of several nobody is counted");
         store.resume(&mut tx, &consumer, &[(rows[0].dedup, Resumed::Applied)]).await.unwrap();
         store.commit(tx).await.unwrap();
     }
-    assert!(store.start_due(&consumer, 10, &next).await.unwrap().is_none());
-    assert!(store.start_due(&consumer, 0, &next).await.unwrap().is_none());
+    assert!(store.start_due(&consumer, 10, &next, Company::None).await.unwrap().is_none());
+    assert!(store.start_due(&consumer, 0, &next, Company::None).await.unwrap().is_none());
     assert_eq!((number(&eyes, PARKED_STARTS), number(&eyes, CRASHES)), (0, 0));
 }
 
@@ -372,7 +384,7 @@ async fn a_parked_message_counts_each_owner_that_died_alone_with_it_until_its_ou
     let dead = [starter("first/1"), starter("second/2"), starter("third/3")];
     let mut counted = Vec::new();
     for by in &dead {
-        let (tx, rows) = store.start_due(&consumer, 1, by).await.unwrap().unwrap();
+        let (tx, rows) = store.start_due(&consumer, 1, by, Company::None).await.unwrap().unwrap();
         assert_eq!((keys(&rows), owners(&rows[0].crashes)), (vec![dedup("a")], counted.clone()));
         drop(tx);
         counted = sorted([counted, vec![by.owner]].concat());
@@ -383,14 +395,14 @@ async fn a_parked_message_counts_each_owner_that_died_alone_with_it_until_its_ou
         (Resumed::Again { wait: Duration::ZERO, failed: attempt(1) }, 3),
         (Resumed::Dead { failed: attempt(2), charged: false }, 0),
     ] {
-        let (mut tx, rows) = store.start_again(&consumer, &[dedup("a")], &next).await.unwrap();
+        let (mut tx, rows) = store.start_again(&consumer, &[dedup("a")], &next, Company::None).await.unwrap();
         assert_eq!(owners(&rows[0].crashes), counted);
         assert!(rows[0].crashes.is_sorted_by_key(|crash| crash.at));
         store.resume(&mut tx, &consumer, &[(dedup("a"), outcome.clone())]).await.unwrap();
         let before = (number(&eyes, PARKED_STARTS), number(&eyes, CRASHES));
         drop(tx);
         assert_eq!((number(&eyes, PARKED_STARTS), number(&eyes, CRASHES)), before, "not without the commit");
-        let (mut tx, _) = store.start_again(&consumer, &[dedup("a")], &next).await.unwrap();
+        let (mut tx, _) = store.start_again(&consumer, &[dedup("a")], &next, Company::None).await.unwrap();
         store.resume(&mut tx, &consumer, &[(dedup("a"), outcome)]).await.unwrap();
         store.commit(tx).await.unwrap();
         assert_eq!((number(&eyes, PARKED_STARTS), number(&eyes, CRASHES)), (0, left));
@@ -406,13 +418,14 @@ async fn only_what_is_there_is_started() {
     park(&store, &consumer, &[row("a", Some(1)), row("behind", Some(1))]).await;
     let by = starter("first/1");
     let eyes = beside(&folder);
-    let (tx, rows) = store.start_again(&consumer, &[dedup("gone"), dedup("a")], &by).await.unwrap();
+    let (tx, rows) =
+        store.start_again(&consumer, &[dedup("gone"), dedup("a")], &by, Company::None).await.unwrap();
     store.rollback(tx).await.unwrap();
     assert_eq!((keys(&rows), number(&eyes, PARKED_STARTS)), (vec![dedup("a")], 1));
-    let (tx, rows) = store.start_again(&consumer, &[], &by).await.unwrap();
+    let (tx, rows) = store.start_again(&consumer, &[], &by, Company::None).await.unwrap();
     store.rollback(tx).await.unwrap();
     assert_eq!((rows, number(&eyes, PARKED_STARTS)), (vec![], 0));
-    let (tx, rows) = store.start_due(&consumer, 10, &by).await.unwrap().unwrap();
+    let (tx, rows) = store.start_due(&consumer, 10, &by, Company::None).await.unwrap().unwrap();
     store.rollback(tx).await.unwrap();
     assert_eq!((keys(&rows), number(&eyes, PARKED_STARTS)), (vec![dedup("a")], 1));
 }
@@ -430,7 +443,7 @@ async fn work(path: &Path) -> usize {
     let (mut applied, mut turns, began) = (0, 0_usize, Instant::now());
     while store.parked_status(&consumer).await.unwrap().count > 0 {
         assert!(began.elapsed() < Duration::from_secs(120), "what is parked never comes due");
-        let (mut tx, rows) = match store.start_due(&consumer, 17, &by).await {
+        let (mut tx, rows) = match store.start_due(&consumer, 17, &by, Company::None).await {
             Ok(Some(due)) => due,
             Ok(None) => {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -455,7 +468,7 @@ async fn work(path: &Path) -> usize {
             applied += rows.len();
         }
     }
-    store.withdraw(&consumer, &by.owner).await.unwrap();
+    store.withdraw(&consumer, &by.owner, Lost::Everything).await.unwrap();
     applied
 }
 
@@ -508,4 +521,38 @@ async fn taken_over_error(
     by: &Starter,
 ) -> handstamp_core::StoreError {
     store.take_over(consumer, by, &[lane("credits/0")]).await.unwrap_err()
+}
+
+/// Of lanes that nobody takes any more, and of messages that came to their end unseen.
+#[tokio::test]
+async fn what_is_left_for_long_is_taken_out_at_registration() {
+    let folder = TempDir::new().unwrap();
+    let store = open(&folder).await;
+    let consumer = registered(&store, "wallet").await;
+    park(&store, &consumer, &[row("p", None)]).await;
+    let (first, second) = (starter("first/1"), starter("second/2"));
+    for (name, id_text) in [("gone", "m"), ("too", "n")] {
+        let start = Start { lane: lane(name), ..alone(&first, 5, id_text) };
+        drop(started(&store, &consumer, &start, &[]).await);
+    }
+    for by in [&first, &second] {
+        drop(store.start_due(&consumer, 1, by, Company::None).await.unwrap().unwrap());
+    }
+    store.take_over(&consumer, &second, &[lane("gone"), lane("too")]).await.unwrap();
+    let eyes = beside(&folder);
+    let count = || (number(&eyes, STARTS), number(&eyes, PARKED_STARTS), number(&eyes, CRASHES));
+    registered(&store, "wallet").await;
+    assert_eq!(count(), (2, 2, 3));
+    for sql in [
+        "UPDATE handstamp_starts SET at_ms = at_ms - 7 * 86400000 WHERE lane = 'gone'",
+        "UPDATE handstamp_parked_starts SET at_ms = at_ms - 7 * 86400000 WHERE node = 'first/1'",
+        "UPDATE handstamp_crashes SET at_ms = at_ms - 7 * 86400000
+         WHERE dedup <> (SELECT alone_dedup FROM handstamp_starts WHERE lane = 'too')",
+    ] {
+        assert!(eyes.execute(sql, []).unwrap() > 0, "{sql}");
+    }
+    registered(&store, "wallet").await;
+    assert_eq!(count(), (1, 1, 2), "the crash of what is parked stays with it");
+    let taken = store.take_over(&consumer, &starter("next/3"), &[lane("gone"), lane("too")]).await.unwrap();
+    assert_eq!((owners(&taken.crashes), taken.orphans.len()), (vec![first.owner], 1));
 }

@@ -3,7 +3,7 @@
 
 use crate::starts::{PARKED_STARTS, STARTS, alone, dedup, lane, span, started, starter};
 use crate::support::{beside, number, open, options, park, registered, requests, row};
-use handstamp_core::{ConsumerKey, StartStore, Store, StoreErrorKind};
+use handstamp_core::{Company, ConsumerKey, Lost, StartStore, Store, StoreErrorKind};
 use handstamp_stores::sqlite::{SqliteOptions, SqliteStore, Tx};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -36,10 +36,10 @@ async fn commits_of_messages_always_wait_for_the_disk() {
     assert!(tx.execute_batch("PRAGMA synchronous = OFF").is_err());
     store.commit(tx).await.unwrap();
     is_full(&store, &consumer, "behind a commit").await;
-    let (tx, _) = store.start_due(&consumer, 1, &by).await.unwrap().unwrap();
+    let (tx, _) = store.start_due(&consumer, 1, &by, Company::None).await.unwrap().unwrap();
     assert_eq!(synchronous(&tx), FULL, "behind the starts of parked messages");
     store.rollback(tx).await.unwrap();
-    let (tx, _) = store.start_again(&consumer, &[dedup("p")], &by).await.unwrap();
+    let (tx, _) = store.start_again(&consumer, &[dedup("p")], &by, Company::None).await.unwrap();
     assert_eq!(synchronous(&tx), FULL);
     store.abandon(tx).await;
     is_full(&store, &consumer, "on a new connection").await;
@@ -55,12 +55,12 @@ async fn commits_of_messages_always_wait_for_the_disk() {
     eyes.execute_batch("BEGIN IMMEDIATE").unwrap();
     for error in [
         store.start_and_begin(&consumer, &requests(["b"]), &start).await.map(drop).unwrap_err(),
-        store.start_due(&consumer, 1, &by).await.map(drop).unwrap_err(),
-        store.start_again(&consumer, &[dedup("p")], &by).await.map(drop).unwrap_err(),
+        store.start_due(&consumer, 1, &by, Company::None).await.map(drop).unwrap_err(),
+        store.start_again(&consumer, &[dedup("p")], &by, Company::None).await.map(drop).unwrap_err(),
         store.end_starts(&consumer, &by.owner, None).await.unwrap_err(),
         store.take_over(&consumer, &by, &[lane("credits/0")]).await.map(drop).unwrap_err(),
-        store.withdraw(&consumer, &by.owner).await.unwrap_err(),
-        store.forget(&consumer, &[], &[dedup("p")]).await.unwrap_err(),
+        store.withdraw(&consumer, &by.owner, Lost::Everything).await.unwrap_err(),
+        store.forget(&consumer, &[(lane("l"), by.owner)]).await.unwrap_err(),
     ] {
         assert_eq!(error.kind, StoreErrorKind::Conflict, "{error}");
     }

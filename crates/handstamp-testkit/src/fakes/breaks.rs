@@ -338,6 +338,18 @@ faults! {
         ChargesDiscarded,
         /// An orphan of a message that the inbox knows stays.
         KeepsKnownOrphans,
+        /// An orphan of a message at its end leaves the message its crashes.
+        KnownKeepsCrashes,
+        /// An orphan of a message that is parked takes the message's crashes along.
+        KnownForgetsParkedCrashes,
+        /// Who is found alone on a lane is charged at first sight.
+        TakeOverChargesAtOnce,
+        /// Who is found alone on a lane a second time is charged, though it moved.
+        TakeOverForgetsWhen,
+        /// A crash that was told before is new.
+        AlwaysNew,
+        /// No crash is new.
+        NeverNew,
         /// The newest crash comes first.
         CrashesNewestFirst,
         /// Crashes are told only of owners that left an orphan.
@@ -364,6 +376,8 @@ faults! {
         WithdrawKeepsParkedStarts,
         /// Who withdraws stays charged.
         WithdrawKeepsCrashes,
+        /// Who withdraws loses what it holds elsewhere.
+        WithdrawTakesEverything,
         /// Who withdraws takes everybody's crashes back.
         WithdrawTakesAllCrashes,
         /// Who withdraws takes starts of other consumers along.
@@ -373,10 +387,12 @@ faults! {
         /// All orphans of a lane are forgotten.
         ForgetsWholeLanes,
         /// What is decided keeps its crashes.
-        ForgetKeepsCrashes,
+        AbsolveKeepsCrashes,
         /// The crashes of all messages are forgotten.
-        ForgetTakesAllCrashes,
-        /// Orphans and crashes of another consumer are forgotten.
+        AbsolveTakesAllCrashes,
+        /// Crashes are forgotten by a transaction that is rolled back.
+        AbsolveAutocommits,
+        /// Orphans of another consumer are forgotten.
         ForgetsForAllConsumers,
         /// Parked messages are taken without a start.
         DueStartsNothing,
@@ -390,6 +406,16 @@ faults! {
         SuspectsItself,
         /// A suspect is never charged.
         DueNeverCharges,
+        /// Who was alone with a parked message is charged at first sight.
+        DueChargesAtOnce,
+        /// Who was alone with a parked message is charged at second sight, though it moved.
+        DueForgetsWhen,
+        /// Nobody says that a message is suspected.
+        SuspectsSilently,
+        /// What has company is started as if it had none.
+        CompanyIsNone,
+        /// Who starts a parked message stays charged.
+        StarterStaysCharged,
         /// Of what was started together each is charged.
         DueChargesTogether,
         /// Crashes of what is due are not told.

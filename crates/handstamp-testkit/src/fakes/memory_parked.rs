@@ -60,6 +60,7 @@ impl ParkedRow {
             parked_for: self.since.elapsed(),
             order_key: self.order_key,
             crashes: Vec::new(),
+            suspected: false,
         }
     }
 }

@@ -1,287 +1,26 @@
 //! Start records of the store in memory: written outside of the transaction that they announce, and left behind
 //! by whoever dies.
-//!
-//! Authoritative: [`Starts`] on the disk. What an open transaction does to them lies in its [`StartWork`]. Which
-//! crash came first follows the tokio clock, so that a paused clock works.
 
 use super::breaks::StartBreak;
 use super::memory_parked::ParkedKey;
+use super::memory_start_rows::{LaneKey, LaneStart, lane_of};
 use super::memory_store::{Disk, MemoryStore, StorePoint};
 use super::memory_tx::MemoryTx;
-use handstamp_core::parked::{Dedup, ParkedMessage, ParkingStore, Resumed, Taken};
+use handstamp_core::parked::{Dedup, ParkedMessage, ParkingStore, Taken};
 use handstamp_core::{
-    Claim, ClaimRequest, ConsumerKey, ConsumerName, Crash, DeadLetter, InboxState, Orphan, Owner, Start,
-    StartStore, Starter, Store, StoreError, StoreErrorKind, TakenOver, Timestamp, clock,
+    Claim, ClaimRequest, Company, ConsumerKey, ConsumerName, Crash, DeadLetter, InboxState, Lost, Orphan,
+    Owner, PATIENCE, Start, StartStore, Starter, Store, StoreError, StoreErrorKind, TakenOver, Timestamp,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// A consumer's number, a lane and who started there.
-type LaneKey = (i16, Arc<str>, Owner);
+/// Starts of messages alone by somebody else that are not counted: which, whose, and when.
+type Others = BTreeSet<(Dedup, Owner, Instant)>;
 
-/// What survives a restart.
-#[derive(Debug, Default)]
-pub(super) struct Starts {
-    lanes: BTreeMap<LaneKey, LaneStart>,
-    parked: BTreeMap<(ParkedKey, Owner), ParkedStart>,
-    crashes: Vec<KeptCrash>,
-}
-
-/// A moment by the wall's clock and by the one that can be paused.
-#[derive(Debug, Clone, Copy)]
-struct Moment {
-    at: Timestamp,
-    instant: Instant,
-}
-
-#[derive(Debug, Clone)]
-struct LaneStart {
-    start: Start,
-    moment: Moment,
-}
-
-#[derive(Debug, Clone)]
-struct ParkedStart {
-    by: Starter,
-    /// It was the only one.
-    alone: bool,
-    moment: Moment,
-}
-
-#[derive(Debug)]
-struct KeptCrash {
-    consumer: i16,
-    crash: Crash,
-    instant: Instant,
-}
-
-/// What an open transaction does to start records, unseen by others.
-#[derive(Debug, Default)]
-pub(super) struct StartWork {
-    /// Messages whose outcome it wrote, and what that was.
-    resumed: Vec<(ParkedKey, Ended)>,
-    /// Who took its rows; only a broken store looks at it.
-    by: Option<Owner>,
-    /// The start in front of it; only a broken store looks at it.
-    start: Option<(i16, Start)>,
-}
-
-/// What a parked message's outcome means for its crashes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    Applied,
-    Dead,
-    Not,
-}
-
-impl Moment {
-    fn now() -> Self {
-        Self { at: clock::now(), instant: Instant::now() }
-    }
-}
-
-fn lane_of(lane: &Arc<str>, broken: Option<StartBreak>) -> Arc<str> {
-    if broken == Some(StartBreak::FoldsLanes) { lane.to_lowercase().into() } else { Arc::clone(lane) }
-}
-
-impl Starts {
-    fn start(&mut self, consumer: i16, start: &Start, broken: Option<StartBreak>) {
-        let is = |other| broken == Some(other);
-        let key = (consumer, lane_of(&start.lane, broken), start.by.owner);
-        let known = self.lanes.get(&key);
-        if known.is_some() && is(StartBreak::KeepsTheFirstStart) {
-            return;
-        }
-        let mut start = start.clone();
-        if is(StartBreak::KeepsTheOldAlone) {
-            start.alone = start.alone.or_else(|| known?.start.alone.clone());
-        }
-        let ends = |(number, lane, owner): &LaneKey| {
-            let others_lane = *number == consumer && *owner == key.2 && *lane != key.1;
-            let others_start = *number == consumer && *owner != key.2 && *lane == key.1;
-            (others_lane && is(StartBreak::StartEndsOtherLanes))
-                || (others_start && is(StartBreak::StartEndsOtherOwners))
-        };
-        self.lanes.retain(|other, _| !ends(other));
-        self.lanes.insert(key, LaneStart { start, moment: Moment::now() });
-    }
-
-    /// A crash of a message, once an owner.
-    fn charge(&mut self, key: ParkedKey, by: &Starter, moment: Moment, broken: Option<StartBreak>) {
-        let is = |other| broken == Some(other);
-        let of_message = |kept: &&KeptCrash| (kept.consumer, kept.crash.dedup) == key;
-        let of_owner = |kept: &KeptCrash| kept.crash.by.owner == by.owner;
-        let mut crashes = self.crashes.iter().filter(of_message);
-        let known = crashes.any(|kept| of_owner(kept) || is(StartBreak::ChargesOnceAMessage));
-        if known && !is(StartBreak::ChargesTwice) {
-            return;
-        }
-        let mut by = by.clone();
-        if is(StartBreak::CrashForgetsNode) {
-            by.node = "".into();
-        }
-        let at = if is(StartBreak::CrashForgetsTime) { Timestamp(0) } else { moment.at };
-        let (consumer, dedup) = key;
-        self.crashes.push(KeptCrash { consumer, crash: Crash { dedup, by, at }, instant: moment.instant });
-    }
-
-    /// A consumer's crashes that are asked for, the oldest first.
-    fn crashes(
-        &self,
-        consumer: i16,
-        broken: Option<StartBreak>,
-        asked: impl Fn(&Crash) -> bool,
-    ) -> Vec<Crash> {
-        let of_consumer = self.crashes.iter().filter(|kept| kept.consumer == consumer);
-        let mut crashes: Vec<_> = of_consumer.filter(|kept| asked(&kept.crash)).collect();
-        crashes.sort_by_key(|kept| kept.instant);
-        if broken == Some(StartBreak::CrashesNewestFirst) {
-            crashes.reverse();
-        }
-        crashes.into_iter().map(|kept| kept.crash.clone()).collect()
-    }
-
-    /// Writes starts of parked messages in place of those that the owner had there.
-    fn start_parked(&mut self, keys: &[ParkedKey], consumer: i16, by: &Starter, replaces: bool) {
-        self.parked
-            .retain(|((number, _), owner), _| !(replaces && *number == consumer && *owner == by.owner));
-        let alone = keys.len() == 1;
-        let started = |key: &ParkedKey| {
-            ((*key, by.owner), ParkedStart { by: by.clone(), alone, moment: Moment::now() })
-        };
-        self.parked.extend(keys.iter().map(started));
-    }
-
-    /// Whether somebody else had started a parked message, and did not end it; who was alone with it is charged.
-    fn suspect(&mut self, key: ParkedKey, by: &Starter, broken: Option<StartBreak>) -> bool {
-        let is = |other| broken == Some(other);
-        let of_message = self.parked.range((key, Owner([0; 16]))..=(key, Owner([0xFF; 16])));
-        let of_others =
-            of_message.filter(|((_, owner), _)| *owner != by.owner || is(StartBreak::SuspectsItself));
-        let of_others: Vec<ParkedStart> = of_others.map(|(_, start)| start.clone()).collect();
-        for start in &of_others {
-            let alone = start.alone || is(StartBreak::DueChargesTogether);
-            if alone && !is(StartBreak::DueNeverCharges) {
-                self.charge(key, &start.by, start.moment, broken);
-            }
-        }
-        !of_others.is_empty()
-    }
-
-    /// Removes starts of an owner.
-    fn end(&mut self, consumer: i16, owner: &Owner, lanes: Option<&[Arc<str>]>, broken: Option<StartBreak>) {
-        let is = |other| broken == Some(other);
-        let of_owner = |number: i16, started_by: &Owner| {
-            (number == consumer || is(StartBreak::EndsForAllConsumers))
-                && (started_by == owner || is(StartBreak::EndsAllOwners))
-        };
-        let asked = |lane: &Arc<str>| {
-            let lanes = lanes.filter(|_| !is(StartBreak::EndsAllLanes));
-            lanes.is_none_or(|lanes| lanes.iter().any(|asked| lane_of(asked, broken) == *lane))
-        };
-        self.lanes.retain(|(number, lane, started_by), _| !(of_owner(*number, started_by) && asked(lane)));
-        if lanes.is_none() && !is(StartBreak::EndKeepsParkedStarts) {
-            self.parked.retain(|((number, _), started_by), _| !of_owner(*number, started_by));
-        }
-        if is(StartBreak::EndTakesCrashes) {
-            self.crashes.retain(|kept| kept.crash.by.owner != *owner);
-        }
-    }
-
-    fn withdraw(&mut self, consumer: i16, owner: &Owner, broken: Option<StartBreak>) {
-        let is = |other| broken == Some(other);
-        let of_consumer = |number: i16| number == consumer || is(StartBreak::WithdrawsForAllConsumers);
-        if !is(StartBreak::WithdrawKeepsStarts) {
-            self.lanes.retain(|(number, _, by), _| !(of_consumer(*number) && by == owner));
-        }
-        if !is(StartBreak::WithdrawKeepsParkedStarts) {
-            self.parked.retain(|((number, _), by), _| !(of_consumer(*number) && by == owner));
-        }
-        let all = is(StartBreak::WithdrawTakesAllCrashes);
-        if !is(StartBreak::WithdrawKeepsCrashes) {
-            let goes =
-                |kept: &KeptCrash| of_consumer(kept.consumer) && (all || kept.crash.by.owner == *owner);
-            self.crashes.retain(|kept| !goes(kept));
-        }
-    }
-
-    fn forget(
-        &mut self,
-        consumer: i16,
-        passed: &[(Arc<str>, Owner)],
-        decided: &[Dedup],
-        broken: Option<StartBreak>,
-    ) {
-        let is = |other| broken == Some(other);
-        let of_consumer = |number: i16| number == consumer || is(StartBreak::ForgetsForAllConsumers);
-        let whole = is(StartBreak::ForgetsWholeLanes);
-        let is_passed = |(number, lane, owner): &LaneKey| {
-            let named =
-                |(passed, by): &(Arc<str>, Owner)| lane_of(passed, broken) == *lane && (by == owner || whole);
-            of_consumer(*number) && passed.iter().any(named) && !is(StartBreak::ForgetKeepsPassed)
-        };
-        self.lanes.retain(|key, _| !is_passed(key));
-        let all = is(StartBreak::ForgetTakesAllCrashes) && !decided.is_empty();
-        let is_decided = |kept: &KeptCrash| {
-            let named = all || decided.contains(&kept.crash.dedup);
-            of_consumer(kept.consumer) && named && !is(StartBreak::ForgetKeepsCrashes)
-        };
-        self.crashes.retain(|kept| !is_decided(kept));
-    }
-
-    /// Takes the crashes of one message back.
-    pub(super) fn absolve(&mut self, key: ParkedKey) {
-        self.crashes.retain(|kept| (kept.consumer, kept.crash.dedup) != key);
-    }
-}
-
-impl StartWork {
-    /// The outcomes of these messages are written.
-    pub(super) fn resumed(&mut self, consumer: i16, outcomes: &[(Dedup, Resumed)]) {
-        self.resumed.extend(outcomes.iter().map(|(dedup, outcome)| {
-            let ended = match outcome {
-                Resumed::Applied => Ended::Applied,
-                Resumed::Dead { .. } => Ended::Dead,
-                Resumed::Again { .. } => Ended::Not,
-            };
-            ((consumer, *dedup), ended)
-        }));
-    }
-
-    /// Makes everything durable.
-    pub(super) fn commit(&mut self, disk: &mut Disk, broken: Option<StartBreak>) {
-        let is = |other| broken == Some(other);
-        for (key, ended) in std::mem::take(&mut self.resumed) {
-            let stays = |owner: &Owner| {
-                let others = self.by.is_some_and(|by| by != *owner);
-                is(StartBreak::ResumeKeepsStarts) || (others && is(StartBreak::ResumeEndsItsOwnStarts))
-            };
-            disk.starts.parked.retain(|(started, owner), _| *started != key || stays(owner));
-            let absolved = match ended {
-                Ended::Applied => !is(StartBreak::AppliedKeepsCrashes),
-                Ended::Dead => !is(StartBreak::DeadKeepsCrashes),
-                Ended::Not => is(StartBreak::FailingForgetsCrashes),
-            };
-            if absolved {
-                disk.starts.absolve(key);
-            }
-        }
-        if let Some((consumer, start)) = self.start.take().filter(|_| is(StartBreak::StartsWithTheCommit)) {
-            disk.starts.start(consumer, &start, broken);
-        }
-    }
-
-    /// Forgets everything.
-    pub(super) fn roll_back(&mut self, disk: &mut Disk, broken: Option<StartBreak>) {
-        if let Some((consumer, start)) = self.start.take()
-            && broken == Some(StartBreak::RollbackTakesTheStart)
-        {
-            disk.starts.end(consumer, &start.by.owner, Some(&[start.lane]), broken);
-        }
-    }
-}
+/// How often is looked before what others had started is left for now.
+const LOOKS_MAX: u32 = 5;
 
 impl MemoryStore {
     /// Everybody's start records of a consumer's lanes.
@@ -361,23 +100,62 @@ impl MemoryStore {
         consumer: i16,
         rows: &[ParkedMessage],
         by: &Starter,
-        replaces: bool,
+        (replaces, company): (bool, Company),
     ) {
         tx.starts.by = Some(by.owner);
+        let alone = self.start_is(StartBreak::CompanyIsNone);
+        let company = if alone { Company::None } else { company };
         let keys: Vec<ParkedKey> = rows.iter().map(|row| (consumer, row.dedup)).collect();
-        self.shared.lock().disk.starts.start_parked(&keys, consumer, by, replaces);
+        self.shared.lock().disk.starts.start_parked(&keys, consumer, by, (replaces, company));
     }
 
-    /// Tells the crashes of each row.
-    fn tell(&self, consumer: i16, rows: &mut [ParkedMessage], unless: StartBreak) {
-        if self.start_is(unless) {
-            return;
+    /// Charges who was alone with one of these rows, and tells the crashes of each. Where somebody is not counted that
+    /// was not seen before, nothing is done: true, and they are seen now.
+    fn is_unsure(
+        &self,
+        consumer: i16,
+        rows: &mut [ParkedMessage],
+        by: &Starter,
+        unless: StartBreak,
+        seen: &mut Others,
+    ) -> bool {
+        let broken = self.shared.start_broken;
+        let mut state = self.shared.lock();
+        let starts = &mut state.disk.starts;
+        let others = rows.iter().flat_map(|row| {
+            let alone = starts.others_alone((consumer, row.dedup), by, broken);
+            let starts = &*starts;
+            let uncounted =
+                alone.into_iter().filter(|start| !starts.is_counted((consumer, row.dedup), &start.by.owner));
+            uncounted.map(|start| (row.dedup, start.by.owner, start.moment.instant)).collect::<Vec<_>>()
+        });
+        let others: Others = others.collect();
+        let same_owner = |other: &(Dedup, Owner, Instant)| {
+            seen.iter().any(|known| (known.0, known.1) == (other.0, other.1))
+        };
+        let sure = match broken {
+            Some(StartBreak::DueChargesAtOnce) => true,
+            Some(StartBreak::DueForgetsWhen) => others.iter().all(same_owner),
+            _ => others.is_subset(seen),
+        };
+        if !sure {
+            *seen = others;
+            return true;
         }
-        let state = self.shared.lock();
+        if broken != Some(StartBreak::StarterStaysCharged) {
+            starts.withdraw(consumer, &by.owner, Lost::Lanes(&[]), None);
+        }
         for row in rows {
-            let of_row = |crash: &Crash| crash.dedup == row.dedup;
-            row.crashes = state.disk.starts.crashes(consumer, self.shared.start_broken, of_row);
+            let key = (consumer, row.dedup);
+            let new = starts.charge_others(key, by, broken);
+            if broken != Some(unless) {
+                row.crashes = starts.crashes(consumer, broken, |crash| crash.dedup == row.dedup);
+            }
+            row.crashes.iter_mut().for_each(|crash| crash.is_new = new.contains(&crash.by.owner));
+            let suspected = !starts.others(key, by, broken).is_empty();
+            row.suspected = suspected && broken != Some(StartBreak::SuspectsSilently);
         }
+        false
     }
 
     /// Of the rows that a transaction has locked, those to be answered: a suspect alone.
@@ -388,19 +166,92 @@ impl MemoryStore {
             let held: Vec<ParkedKey> = state.locked.keys().copied().collect();
             let held = held.into_iter().filter(|key| rows.iter().all(|row| row.dedup != key.1));
             for key in held {
-                state.disk.starts.suspect(key, by, broken);
+                state.disk.starts.charge_others(key, by, broken);
             }
         }
-        let starts = &mut state.disk.starts;
-        let mut suspect = |row: &ParkedMessage| starts.suspect((consumer, row.dedup), by, broken);
-        let suspects: Vec<bool> = rows.iter().map(&mut suspect).collect();
-        let Some(first) = suspects.iter().position(|suspect| *suspect) else { return };
+        let starts = &state.disk.starts;
+        let suspect = |row: &ParkedMessage| !starts.others((consumer, row.dedup), by, broken).is_empty();
+        let Some(first) = rows.iter().position(suspect) else { return };
         match broken {
             Some(StartBreak::SuspectsTogether) => {}
             Some(StartBreak::SuspectsFirst) => *rows = vec![rows.swap_remove(first)],
             _ => rows.truncate(first.max(1)),
         }
     }
+
+    /// What others left behind on lanes, and who is to be waited for: alone, not counted and not seen before.
+    fn look_at_lanes(
+        &self,
+        consumer: &ConsumerKey,
+        by: &Starter,
+        lanes: &[Arc<str>],
+        seen: &BTreeSet<(LaneKey, Instant)>,
+    ) -> (TakenOver, BTreeSet<(LaneKey, Instant)>) {
+        let (is, broken) = (|broken| self.start_is(broken), self.shared.start_broken);
+        let asked = |(number, lane, owner): &LaneKey| {
+            (*number == consumer.id || is(StartBreak::TakesOverAllConsumers))
+                && (*owner != by.owner || is(StartBreak::TakesOverItself))
+                && (lanes.contains(lane) || is(StartBreak::TakesOverAllLanes))
+        };
+        let mut state = self.shared.lock();
+        let Disk { inbox, starts, .. } = &mut state.disk;
+        let found: Vec<(LaneKey, LaneStart)> = starts
+            .lanes
+            .iter()
+            .filter(|(key, _)| asked(key))
+            .map(|(key, kept)| (key.clone(), kept.clone()))
+            .collect();
+        let (mut taken, mut unsure) = (TakenOver::default(), BTreeSet::new());
+        let (mut alone, mut new) = (BTreeSet::new(), BTreeSet::new());
+        for (key, kept) in found {
+            if let Some(id) = &kept.start.alone {
+                let row = inbox.get(&self.shared.inbox_id(consumer.id, id));
+                let known = row.filter(|row| !self.charges_known(row.state)).map(|row| row.state);
+                let dedup = DeadLetter::dedup_of_id(id);
+                let (message, owner) = ((consumer.id, dedup), kept.start.by.owner);
+                if let Some(state) = known {
+                    let stays = state == InboxState::Parked && !is(StartBreak::KnownForgetsParkedCrashes);
+                    if !stays && !is(StartBreak::KnownKeepsCrashes) {
+                        starts.absolve(message);
+                    }
+                    if !is(StartBreak::KeepsKnownOrphans) {
+                        starts.lanes.remove(&key);
+                        continue;
+                    }
+                }
+                alone.insert(dedup);
+                let sight = (key.clone(), kept.moment.instant);
+                let same = |known: &(LaneKey, Instant)| known.0 == key;
+                let sure = seen.contains(&sight)
+                    || (is(StartBreak::TakeOverForgetsWhen) && seen.iter().any(same))
+                    || is(StartBreak::TakeOverChargesAtOnce)
+                    || starts.is_counted(message, &owner);
+                if known.is_none() && sure && starts.charge(message, &kept.start.by, kept.moment, broken) {
+                    new.insert((dedup, owner));
+                } else if known.is_none() && !sure {
+                    unsure.insert(sight);
+                }
+            }
+            taken.orphans.push(self.shown(&kept));
+            if is(StartBreak::TakeOverRemoves) {
+                starts.lanes.remove(&key);
+            }
+        }
+        let owners: BTreeSet<Owner> = taken.orphans.iter().map(|orphan| orphan.start.by.owner).collect();
+        taken.crashes = starts.crashes(consumer.id, broken, |crash| {
+            let named = alone.contains(&crash.dedup) || is(StartBreak::TellsEveryCrash);
+            named && (owners.contains(&crash.by.owner) || !is(StartBreak::TellsCrashesOfOrphansOnly))
+        });
+        for crash in &mut taken.crashes {
+            crash.is_new = new.contains(&(crash.dedup, crash.by.owner));
+        }
+        (taken, unsure)
+    }
+}
+
+/// Others that seem dead go on starting.
+fn they_move() -> StoreError {
+    StoreError::new(StoreErrorKind::Conflict, "others that seemed dead go on starting")
 }
 
 impl StartStore for MemoryStore {
@@ -453,49 +304,18 @@ impl StartStore for MemoryStore {
         by: &Starter,
         lanes: &[Arc<str>],
     ) -> Result<TakenOver, StoreError> {
-        self.reach(StorePoint::TakeOver).await?;
-        let (is, broken) = (|broken| self.start_is(broken), self.shared.start_broken);
-        let lanes: Vec<Arc<str>> = lanes.iter().map(|lane| lane_of(lane, broken)).collect();
-        let asked = |(number, lane, owner): &LaneKey| {
-            (*number == consumer.id || is(StartBreak::TakesOverAllConsumers))
-                && (*owner != by.owner || is(StartBreak::TakesOverItself))
-                && (lanes.contains(lane) || is(StartBreak::TakesOverAllLanes))
-        };
-        let mut state = self.shared.lock();
-        let Disk { inbox, starts, .. } = &mut state.disk;
-        let found: Vec<(LaneKey, LaneStart)> = starts
-            .lanes
-            .iter()
-            .filter(|(key, _)| asked(key))
-            .map(|(key, kept)| (key.clone(), kept.clone()))
-            .collect();
-        let mut taken = TakenOver::default();
-        let mut alone = BTreeSet::new();
-        for (key, kept) in found {
-            if let Some(id) = &kept.start.alone {
-                let row = inbox.get(&self.shared.inbox_id(consumer.id, id));
-                let known = row.is_some_and(|row| !self.charges_known(row.state));
-                if known && !is(StartBreak::KeepsKnownOrphans) {
-                    starts.lanes.remove(&key);
-                    continue;
-                }
-                let dedup = DeadLetter::dedup_of_id(id);
-                alone.insert(dedup);
-                if !known {
-                    starts.charge((consumer.id, dedup), &kept.start.by, kept.moment, broken);
-                }
+        let lanes: Vec<Arc<str>> = lanes.iter().map(|lane| lane_of(lane, self.shared.start_broken)).collect();
+        let mut seen = BTreeSet::new();
+        for _ in 0..LOOKS_MAX {
+            self.reach(StorePoint::TakeOver).await?;
+            let (taken, unsure) = self.look_at_lanes(consumer, by, &lanes, &seen);
+            if unsure.is_empty() {
+                return Ok(taken);
             }
-            taken.orphans.push(self.shown(&kept));
-            if is(StartBreak::TakeOverRemoves) {
-                starts.lanes.remove(&key);
-            }
+            seen = unsure;
+            tokio::time::sleep(PATIENCE).await;
         }
-        let owners: BTreeSet<Owner> = taken.orphans.iter().map(|orphan| orphan.start.by.owner).collect();
-        taken.crashes = starts.crashes(consumer.id, broken, |crash| {
-            let named = alone.contains(&crash.dedup) || is(StartBreak::TellsEveryCrash);
-            named && (owners.contains(&crash.by.owner) || !is(StartBreak::TellsCrashesOfOrphansOnly))
-        });
-        Ok(taken)
+        Err(they_move())
     }
 
     async fn end_starts(
@@ -509,20 +329,31 @@ impl StartStore for MemoryStore {
         Ok(())
     }
 
-    async fn withdraw(&self, consumer: &ConsumerKey, owner: &Owner) -> Result<(), StoreError> {
+    async fn withdraw(
+        &self,
+        consumer: &ConsumerKey,
+        owner: &Owner,
+        lost: Lost<'_>,
+    ) -> Result<(), StoreError> {
         self.reach(StorePoint::Withdraw).await?;
-        self.shared.lock().disk.starts.withdraw(consumer.id, owner, self.shared.start_broken);
+        self.shared.lock().disk.starts.withdraw(consumer.id, owner, lost, self.shared.start_broken);
         Ok(())
     }
 
-    async fn forget(
+    async fn forget(&self, consumer: &ConsumerKey, passed: &[(Arc<str>, Owner)]) -> Result<(), StoreError> {
+        self.reach(StorePoint::Forget).await?;
+        self.shared.lock().disk.starts.forget(consumer.id, passed, self.shared.start_broken);
+        Ok(())
+    }
+
+    async fn absolve(
         &self,
+        tx: &mut MemoryTx,
         consumer: &ConsumerKey,
-        passed: &[(Arc<str>, Owner)],
         decided: &[Dedup],
     ) -> Result<(), StoreError> {
-        self.reach(StorePoint::Forget).await?;
-        self.shared.lock().disk.starts.forget(consumer.id, passed, decided, self.shared.start_broken);
+        self.reach(StorePoint::Absolve).await?;
+        tx.starts.absolved.extend(decided.iter().map(|dedup| (consumer.id, *dedup)));
         Ok(())
     }
 
@@ -531,15 +362,24 @@ impl StartStore for MemoryStore {
         consumer: &ConsumerKey,
         max: usize,
         by: &Starter,
+        company: Company,
     ) -> Result<Option<Taken<MemoryTx>>, StoreError> {
-        let Some((mut tx, mut rows)) = self.take_due(consumer, max).await? else { return Ok(None) };
-        self.reach(StorePoint::Start).await?;
-        self.sort_out(consumer.id, &mut rows, by);
-        if !self.start_is(StartBreak::DueStartsNothing) {
-            self.start_rows(&mut tx, consumer.id, &rows, by, true);
+        let mut seen = Others::new();
+        for _ in 0..LOOKS_MAX {
+            let Some((mut tx, mut rows)) = self.take_due(consumer, max).await? else { return Ok(None) };
+            self.reach(StorePoint::Start).await?;
+            self.sort_out(consumer.id, &mut rows, by);
+            if self.is_unsure(consumer.id, &mut rows, by, StartBreak::DueTellsNoCrashes, &mut seen) {
+                self.rollback(tx).await?;
+                tokio::time::sleep(PATIENCE).await;
+                continue;
+            }
+            if !self.start_is(StartBreak::DueStartsNothing) {
+                self.start_rows(&mut tx, consumer.id, &rows, by, (true, company));
+            }
+            return Ok(Some((tx, rows)));
         }
-        self.tell(consumer.id, &mut rows, StartBreak::DueTellsNoCrashes);
-        Ok(Some((tx, rows)))
+        Ok(None)
     }
 
     async fn start_again(
@@ -547,14 +387,23 @@ impl StartStore for MemoryStore {
         consumer: &ConsumerKey,
         keys: &[Dedup],
         by: &Starter,
+        company: Company,
     ) -> Result<Taken<MemoryTx>, StoreError> {
-        let (mut tx, mut rows) = self.take_again(consumer, keys).await?;
-        self.reach(StorePoint::Start).await?;
-        if !self.start_is(StartBreak::AgainStartsNothing) {
-            let replaces = !self.start_is(StartBreak::AgainKeepsOldStarts);
-            self.start_rows(&mut tx, consumer.id, &rows, by, replaces);
+        let mut seen = Others::new();
+        for _ in 0..LOOKS_MAX {
+            let (mut tx, mut rows) = self.take_again(consumer, keys).await?;
+            self.reach(StorePoint::Start).await?;
+            if self.is_unsure(consumer.id, &mut rows, by, StartBreak::AgainTellsNoCrashes, &mut seen) {
+                self.rollback(tx).await?;
+                tokio::time::sleep(PATIENCE).await;
+                continue;
+            }
+            if !self.start_is(StartBreak::AgainStartsNothing) {
+                let replaces = !self.start_is(StartBreak::AgainKeepsOldStarts);
+                self.start_rows(&mut tx, consumer.id, &rows, by, (replaces, company));
+            }
+            return Ok((tx, rows));
         }
-        self.tell(consumer.id, &mut rows, StartBreak::AgainTellsNoCrashes);
-        Ok((tx, rows))
+        Err(they_move())
     }
 }

@@ -5,7 +5,7 @@
 
 use super::breaks::{LATE, ParkingBreak, StartBreak, StoreBreak, VersionBreak};
 use super::memory_parked::{ParkedKey, Parking};
-use super::memory_starts::Starts;
+use super::memory_start_rows::Starts;
 use super::memory_tx::{Ended, MemoryError, MemoryTx};
 use super::memory_versions::MarkKey;
 use super::prune_breaks::PruneBreak;
@@ -66,6 +66,8 @@ pub enum StorePoint {
     Withdraw,
     /// In `forget`.
     Forget,
+    /// In `absolve`.
+    Absolve,
     /// In `raise_marks`.
     RaiseMarks,
     /// In `savepoint`.

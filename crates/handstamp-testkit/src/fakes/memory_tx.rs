@@ -2,7 +2,7 @@
 
 use super::breaks::{ParkingBreak, StoreBreak};
 use super::memory_parked::ParkingWork;
-use super::memory_starts::StartWork;
+use super::memory_start_rows::StartWork;
 use super::memory_store::{InboxId, InboxRow, Shared, connection_lost};
 use super::memory_versions::{MarkKey, VersionWork};
 use bytes::Bytes;

@@ -19,6 +19,7 @@ mod memory_operator;
 mod memory_parked;
 mod memory_prune;
 mod memory_sink;
+mod memory_start_rows;
 mod memory_starts;
 mod memory_store;
 mod memory_tx;

@@ -1,12 +1,14 @@
 //! Ending, withdrawing, forgetting: what is asked for, and nothing else.
 
 use super::StartHarness;
-use super::given::{LANE, Process, crashes_by, dedup_of, orphans_are};
-use crate::CaseResult;
+use super::given::{LANE, Process, claim_of, crashes_by, dedup_of, orphans_are};
 use crate::check::{ensure, same};
 use crate::parking_suite::given::due;
 use crate::store_suite::name;
-use handstamp_core::{Store, TakenOver};
+use crate::{CaseFailure, CaseResult};
+use handstamp_core::parked::ParkingStore;
+use handstamp_core::{Lost, Store, TakenOver};
+use std::sync::Arc;
 
 pub(crate) async fn ending_a_lane_leaves_the_others<H: StartHarness>(harness: &H) -> CaseResult {
     let one = Process::new(harness, "one").await?;
@@ -55,10 +57,9 @@ pub(crate) async fn who_withdraws_takes_starts_and_crashes_back<H: StartHarness>
     let one = Process::new(harness, "one").await?;
     let two = Process::new(harness, "two").await?;
     one.dies_alone("a").await?;
-    one.dies_in(&one.many("credits/1", 10, 3)).await?;
     crashes_by(&two.takes_over(&[LANE]).await?.crashes, &[&one])?;
-    one.withdraws().await?;
-    same("taken over", &two.takes_over(&[LANE, "credits/1"]).await?, &TakenOver::default())?;
+    one.withdraws(Lost::Lanes(&[LANE.into()])).await?;
+    same("taken over", &two.takes_over(&[LANE]).await?, &TakenOver::default())?;
     same("crashes kept", &harness.crashes(&name("wallet")?, &dedup_of("a")?).await, &0)
 }
 
@@ -69,8 +70,33 @@ pub(crate) async fn who_withdraws_takes_starts_of_parked_messages_back<H: StartH
     let two = Process::new(harness, "two").await?;
     one.given(harness).await.parked_each(&[due("a")?, due("b")?]).await?;
     one.dies_with(&["a", "b"]).await?;
-    one.withdraws().await?;
+    one.withdraws(Lost::Parked).await?;
     two.dies_with(&["a", "b"]).await.map(drop)
+}
+
+pub(crate) async fn who_withdraws_keeps_what_it_holds<H: StartHarness>(harness: &H) -> CaseResult {
+    let one = Process::new(harness, "one").await?;
+    let two = Process::new(harness, "two").await?;
+    one.given(harness).await.parked_each(&[due("a")?]).await?;
+    let [lost, held]: [Arc<str>; 2] = [LANE.into(), "credits/1".into()];
+    let both = async || two.takes_over(&[&lost, &held]).await;
+    let many = one.many(&held, 10, 3);
+    one.dies_with(&["a"]).await?;
+    one.dies_in(&many).await?;
+    one.dies_alone("c").await?;
+    crashes_by(&both().await?.crashes, &[&one])?;
+    // Of no lane: it lives, and holds all of them.
+    one.withdraws(Lost::Lanes(&[])).await?;
+    same("crashes kept", &harness.crashes(&name("wallet")?, &dedup_of("c")?).await, &0)?;
+    one.withdraws(Lost::Lanes(std::slice::from_ref(&lost))).await?;
+    orphans_are(&both().await?, &[&many])?;
+    let is_suspected = async || Ok::<_, CaseFailure>(two.dies_with(&["a"]).await?[0].suspected);
+    same("whether the parked message is started still", &is_suspected().await?, &true)?;
+    one.withdraws(Lost::Parked).await?;
+    same("whether the parked message is started still", &is_suspected().await?, &false)?;
+    orphans_are(&both().await?, &[&many])?;
+    one.withdraws(Lost::Everything).await?;
+    same("taken over", &both().await?, &TakenOver::default())
 }
 
 pub(crate) async fn who_withdraws_leaves_others_alone<H: StartHarness>(harness: &H) -> CaseResult {
@@ -82,7 +108,7 @@ pub(crate) async fn who_withdraws_leaves_others_alone<H: StartHarness>(harness: 
     crashes_by(&three.takes_over(&[LANE, "credits/1"]).await?.crashes, &[&one, &two])?;
     let left = two.many(LANE, 10, 3);
     two.dies_in(&left).await?;
-    one.withdraws().await?;
+    one.withdraws(Lost::Everything).await?;
     orphans_are(&three.takes_over(&[LANE]).await?, &[&left])?;
     let kept = harness.crashes(&name("wallet")?, &dedup_of("b")?).await;
     ensure(kept > 0, || "another one's crash is gone".into())
@@ -97,8 +123,8 @@ pub(crate) async fn what_is_passed_is_forgotten<H: StartHarness>(harness: &H) ->
     two.dies_in(&newer).await?;
     three.dies_in(&other).await?;
     let four = Process::new(harness, "four").await?;
-    four.forgets(&[], &[]).await?;
-    four.forgets(&[&one], &[]).await?;
+    four.forgets(&[]).await?;
+    four.forgets(&[&one]).await?;
     orphans_are(&four.takes_over(&[LANE, "credits/1"]).await?, &[&newer, &other])
 }
 
@@ -108,12 +134,39 @@ pub(crate) async fn what_is_decided_has_no_crashes_left<H: StartHarness>(harness
     one.dies_alone("a").await?;
     one.dies_in(&one.alone("credits/1", "b")?).await?;
     crashes_by(&two.takes_over(&[LANE, "credits/1"]).await?.crashes, &[&one])?;
-    two.forgets(&[&one], &["a"]).await?;
-    for (message, expected) in [("a", false), ("b", true)] {
+    let crashes = async || {
+        let (a, b) = (dedup_of("a")?, dedup_of("b")?);
+        let wallet = name("wallet")?;
+        let (a, b) = (harness.crashes(&wallet, &a).await, harness.crashes(&wallet, &b).await);
+        Ok::<_, CaseFailure>((a > 0, b > 0))
+    };
+    two.absolves(&[], true).await?;
+    two.absolves(&["a", "b"], false).await?;
+    same("whether they have crashes before it is committed", &crashes().await?, &(true, true))?;
+    two.absolves(&["a", "c"], true).await?;
+    same("whether they have crashes", &crashes().await?, &(false, true))
+}
+
+/// Whoever commits a message's end may die before it says that the message killed nobody any more.
+pub(crate) async fn an_orphan_of_a_message_at_its_end_takes_its_crashes_along<H: StartHarness>(
+    harness: &H,
+) -> CaseResult {
+    for (message, parks, expected) in [("a", false, 0), ("b", true, 1)] {
+        let one = Process::new(harness, "one").await?;
+        let two = Process::new(harness, "two").await?;
+        let three = Process::new(harness, "three").await?;
+        one.dies_alone(message).await?;
+        crashes_by(&two.takes_over(&[LANE]).await?.crashes, &[&one])?;
+        let (mut tx, _) = two.start(&two.alone(LANE, message)?, &[claim_of(message)?]).await?;
+        if parks {
+            two.store.park(&mut tx, &two.consumer, &[due(message)?]).await?;
+        }
+        two.store.commit(tx).await?;
+        same("taken over", &three.takes_over(&[LANE]).await?, &TakenOver::default())?;
         let kept = harness.crashes(&name("wallet")?, &dedup_of(message)?).await;
-        same(&format!("whether {message} has crashes"), &(kept > 0), &expected)?;
+        same(&format!("crashes of {message}"), &kept, &expected)?;
     }
-    same("taken over", &two.takes_over(&[LANE]).await?, &TakenOver::default())
+    Ok(())
 }
 
 pub(crate) async fn consumers_start_apart<H: StartHarness>(harness: &H) -> CaseResult {
@@ -132,10 +185,10 @@ pub(crate) async fn consumers_start_apart<H: StartHarness>(harness: &H) -> CaseR
         orphans_are(&taken, &[&start])?;
         crashes_by(&taken.crashes, &[&wallet])?;
         match turn {
-            0 => of_wallet.forgets(&[&wallet], &["a"]).await?,
+            0 => of_wallet.forgets(&[&wallet]).await?,
             1 => wallet.ends(Some(&[LANE])).await?,
             2 => wallet.ends(None).await?,
-            _ => wallet.withdraws().await?,
+            _ => wallet.withdraws(Lost::Everything).await?,
         }
         same("taken over", &of_wallet.takes_over(&[LANE]).await?, &TakenOver::default())?;
         let taken = of_mail.takes_over(&[LANE]).await?;

@@ -8,8 +8,8 @@ use crate::store_suite::{id, register, request};
 use crate::{CaseFailure, CaseResult};
 use handstamp_core::parked::{Dedup, ParkedMessage, Resumed, Taken};
 use handstamp_core::{
-    Claim, ClaimRequest, ConsumerKey, Crash, DeadLetter, MessageId, Owner, Start, StartStore, Starter,
-    TakenOver,
+    Claim, ClaimRequest, Company, ConsumerKey, Crash, DeadLetter, Lost, MessageId, Owner, PATIENCE, Start,
+    StartStore, Starter, TakenOver,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -97,19 +97,43 @@ impl<S: StartStore> Process<S> {
             .await
     }
 
-    pub(super) async fn withdraws(&self) -> CaseResult {
-        patient("withdraw", async || self.store.withdraw(&self.consumer, &self.by.owner).await).await
+    pub(super) async fn withdraws(&self, lost: Lost<'_>) -> CaseResult {
+        patient("withdraw", async || self.store.withdraw(&self.consumer, &self.by.owner, lost).await).await
     }
 
-    /// Forgets orphans that these processes left on the lane, and the crashes of messages.
-    pub(super) async fn forgets(&self, passed: &[&Self], decided: &[&str]) -> CaseResult {
+    /// Lives: moves after a third of the time that it has, and withdraws after as long again beyond it.
+    pub(super) async fn lives(&self, lost: Lost<'_>, moves: impl Future<Output = CaseResult>) -> CaseResult {
+        tokio::time::sleep(PATIENCE / 3).await;
+        moves.await?;
+        tokio::time::sleep(PATIENCE).await;
+        self.withdraws(lost).await
+    }
+
+    /// Forgets orphans that these processes left on the lane.
+    pub(super) async fn forgets(&self, passed: &[&Self]) -> CaseResult {
         let passed: Vec<_> = passed.iter().map(|process| (LANE.into(), process.by.owner)).collect();
+        patient("forget", async || self.store.forget(&self.consumer, &passed).await).await
+    }
+
+    /// Forgets the crashes of these messages in a transaction.
+    pub(super) async fn absolves(&self, decided: &[&str], commits: bool) -> CaseResult {
         let decided = decided.iter().map(|message| dedup_of(message)).collect::<Result<Vec<_>, _>>()?;
-        patient("forget", async || self.store.forget(&self.consumer, &passed, &decided).await).await
+        let (mut tx, _) = self.store.begin(&self.consumer, &[]).await?;
+        self.store.absolve(&mut tx, &self.consumer, &decided).await?;
+        Ok(if commits { self.store.commit(tx).await? } else { self.store.rollback(tx).await? })
     }
 
     pub(super) async fn start_due(&self, max: usize) -> Result<Option<Taken<S::Tx>>, CaseFailure> {
-        patient("start_due", async || self.store.start_due(&self.consumer, max, &self.by).await).await
+        self.start_due_in(max, Company::None).await
+    }
+
+    pub(super) async fn start_due_in(
+        &self,
+        max: usize,
+        company: Company,
+    ) -> Result<Option<Taken<S::Tx>>, CaseFailure> {
+        patient("start_due", async || self.store.start_due(&self.consumer, max, &self.by, company).await)
+            .await
     }
 
     /// Starts what is due, which must be these.
@@ -127,14 +151,19 @@ impl<S: StartStore> Process<S> {
         Ok(rows)
     }
 
-    pub(super) async fn start_again(&self, messages: &[&str]) -> Result<Taken<S::Tx>, CaseFailure> {
+    pub(super) async fn start_again(
+        &self,
+        messages: &[&str],
+        company: Company,
+    ) -> Result<Taken<S::Tx>, CaseFailure> {
         let keys = messages.iter().map(|message| dedup_of(message)).collect::<Result<Vec<_>, _>>()?;
-        patient("start_again", async || self.store.start_again(&self.consumer, &keys, &self.by).await).await
+        let again = async || self.store.start_again(&self.consumer, &keys, &self.by, company).await;
+        patient("start_again", again).await
     }
 
     /// Takes one message again, alone, and dies.
     pub(super) async fn dies_again_with(&self, message: &str) -> CaseResult {
-        let (tx, rows) = self.start_again(&[message]).await?;
+        let (tx, rows) = self.start_again(&[message], Company::None).await?;
         self.store.rollback(tx).await?;
         same("taken", &ids_of(&rows), &strings(&[message]))
     }

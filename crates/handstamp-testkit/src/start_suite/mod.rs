@@ -50,6 +50,8 @@ macro_rules! __start_cases {
             only_the_lanes_asked_for_are_taken_over
             nobody_takes_over_from_itself
             taking_over_again_answers_the_same
+            an_owner_has_time_to_take_a_lane_back
+            who_starts_anew_on_a_lane_is_not_dead
             a_start_of_many_charges_nobody
             an_orphan_the_inbox_knows_is_removed_and_charges_nobody
             each_owner_is_one_crash_of_a_message
@@ -60,13 +62,19 @@ macro_rules! __start_cases {
             ending_leaves_other_owners_and_crashes_alone
             who_withdraws_takes_starts_and_crashes_back
             who_withdraws_takes_starts_of_parked_messages_back
+            who_withdraws_keeps_what_it_holds
             who_withdraws_leaves_others_alone
             what_is_passed_is_forgotten
             what_is_decided_has_no_crashes_left
+            an_orphan_of_a_message_at_its_end_takes_its_crashes_along
             consumers_start_apart
             what_was_started_together_runs_one_by_one
             those_in_front_of_a_suspect_go_first
             each_owner_is_one_crash_of_a_parked_message
+            an_owner_has_time_to_take_a_parked_message_back
+            who_starts_a_parked_message_anew_is_not_dead
+            who_starts_takes_back_what_it_was_counted_for
+            who_had_company_is_charged_to_nobody
             an_owner_is_no_suspect_to_itself
             a_living_neighbour_is_no_suspect
             many_starters_suspect_nobody

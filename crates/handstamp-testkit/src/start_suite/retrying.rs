@@ -9,7 +9,7 @@ use crate::parking_suite::{HOUR, ids_of, look, strings};
 use crate::store_suite::name;
 use crate::{CaseFailure, CaseResult};
 use handstamp_core::parked::{Dedup, OrderKey, Park, ParkedMessage, ParkingStore, Resumed};
-use handstamp_core::{StartStore, Store, StoreErrorKind};
+use handstamp_core::{Company, Lost, PATIENCE, StartStore, Store, StoreErrorKind};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,10 +32,12 @@ pub(crate) async fn what_was_started_together_runs_one_by_one<H: StartHarness>(h
     let one = Process::new(harness, "one").await?;
     let two = Process::new(harness, "two").await?;
     parked(harness, &["a", "b", "c"]).await?;
-    one.dies_with(&["a", "b", "c"]).await?;
+    let rows = one.dies_with(&["a", "b", "c"]).await?;
+    ensure(rows.iter().all(|row| !row.suspected), || format!("suspected at first: {rows:?}"))?;
     for message in ["a", "b", "c"] {
         let (tx, rows) = two.takes(&[message]).await?;
         told::<H::Store>(&rows[0], &[])?;
+        same("whether it is suspected", &rows[0].suspected, &true)?;
         two.resumes(tx, &[(message, Resumed::Applied)]).await?;
     }
     nothing_is_due(&two).await
@@ -61,13 +63,76 @@ pub(crate) async fn each_owner_is_one_crash_of_a_parked_message<H: StartHarness>
     parked(harness, &["a"]).await?;
     told::<H::Store>(&one.dies_with(&["a"]).await?[0], &[])?;
     tokio::time::sleep(harness.features().quiet / 10).await;
-    for _ in 0..2 {
-        told(&two.dies_with(&["a"]).await?[0], &[&one])?;
+    for is_new in [true, false] {
+        let rows = two.dies_with(&["a"]).await?;
+        told(&rows[0], &[&one])?;
+        same("whether it is new", &rows[0].crashes[0].is_new, &is_new)?;
     }
     for _ in 0..2 {
         told(&three.dies_with(&["a"]).await?[0], &[&one, &two])?;
     }
     same("crashes kept", &harness.crashes(&name("wallet")?, &dedup_of("a")?).await, &2)
+}
+
+/// Its transaction was cut off, and it was late to notice.
+pub(crate) async fn an_owner_has_time_to_take_a_parked_message_back<H: StartHarness>(
+    harness: &H,
+) -> CaseResult {
+    let one = Process::new(harness, "one").await?;
+    let two = Process::new(harness, "two").await?;
+    parked(harness, &["a", "b"]).await?;
+    one.dies_again_with("a").await?;
+    let withdraws = async {
+        tokio::time::sleep(PATIENCE / 3).await;
+        one.withdraws(Lost::Parked).await
+    };
+    let (taken, withdrawn) = tokio::join!(two.start_due(1), withdraws);
+    withdrawn?;
+    let (tx, rows) = taken?.ok_or_else(|| CaseFailure("nothing is due".into()))?;
+    two.store.rollback(tx).await?;
+    told::<H::Store>(&rows[0], &[])?;
+    same("crashes kept", &harness.crashes(&name("wallet")?, &dedup_of("a")?).await, &0)
+}
+
+pub(crate) async fn who_starts_a_parked_message_anew_is_not_dead<H: StartHarness>(harness: &H) -> CaseResult {
+    let one = Process::new(harness, "one").await?;
+    let two = Process::new(harness, "two").await?;
+    parked(harness, &["a"]).await?;
+    one.dies_again_with("a").await?;
+    let lives = one.lives(Lost::Parked, one.dies_again_with("a"));
+    let (taken, lived) = tokio::join!(two.start_due(1), lives);
+    lived?;
+    let (tx, rows) = taken?.ok_or_else(|| CaseFailure("nothing is due".into()))?;
+    two.store.rollback(tx).await?;
+    told::<H::Store>(&rows[0], &[])?;
+    same("crashes kept", &harness.crashes(&name("wallet")?, &dedup_of("a")?).await, &0)
+}
+
+pub(crate) async fn who_starts_takes_back_what_it_was_counted_for<H: StartHarness>(
+    harness: &H,
+) -> CaseResult {
+    let one = Process::new(harness, "one").await?;
+    let two = Process::new(harness, "two").await?;
+    parked(harness, &["a"]).await?;
+    one.dies_with(&["a"]).await?;
+    told(&two.dies_with(&["a"]).await?[0], &[&one])?;
+    told(&one.dies_with(&["a"]).await?[0], &[&two])?;
+    same("crashes kept", &harness.crashes(&name("wallet")?, &dedup_of("a")?).await, &1)
+}
+
+/// Something else of the process may have killed it.
+pub(crate) async fn who_had_company_is_charged_to_nobody<H: StartHarness>(harness: &H) -> CaseResult {
+    let one = Process::new(harness, "one").await?;
+    let two = Process::new(harness, "two").await?;
+    let three = Process::new(harness, "three").await?;
+    parked(harness, &["a"]).await?;
+    let taken = one.start_due_in(10, Company::Lanes).await?;
+    let (tx, _) = taken.ok_or_else(|| CaseFailure("nothing is due".into()))?;
+    one.store.rollback(tx).await?;
+    let (tx, rows) = two.start_again(&["a"], Company::Lanes).await?;
+    two.store.rollback(tx).await?;
+    told::<H::Store>(&rows[0], &[])?;
+    told::<H::Store>(&three.dies_with(&["a"]).await?[0], &[])
 }
 
 pub(crate) async fn an_owner_is_no_suspect_to_itself<H: StartHarness>(harness: &H) -> CaseResult {
@@ -112,7 +177,7 @@ async fn drains<S: StartStore>(process: Process<S>, max: usize, seen: Arc<Mutex<
     let pause = Duration::from_millis(5);
     let (store, consumer) = (&process.store, &process.consumer);
     loop {
-        match store.start_due(consumer, max, &process.by).await {
+        match store.start_due(consumer, max, &process.by, Company::None).await {
             Ok(Some((mut tx, rows))) => {
                 tokio::time::sleep(pause).await;
                 let mut outcomes = vec![];
@@ -186,7 +251,7 @@ pub(crate) async fn what_is_taken_again_tells_its_crashes<H: StartHarness>(harne
     one.dies_alone("a").await?;
     crashes_by(&two.takes_over(&[LANE]).await?.crashes, &[&one])?;
     parked(harness, &["a", "b"]).await?;
-    let (tx, rows) = two.start_again(&["b", "a"]).await?;
+    let (tx, rows) = two.start_again(&["b", "a"], Company::None).await?;
     two.store.rollback(tx).await?;
     same("taken", &ids_of(&rows), &strings(&["b", "a"]))?;
     told::<H::Store>(&rows[0], &[])?;
@@ -233,7 +298,7 @@ pub(crate) async fn crashes_end_with_their_message<H: StartHarness>(harness: &H)
         let two = Process::new(harness, "two").await?;
         one.dies_alone(message).await?;
         crashes_by(&two.takes_over(&[LANE]).await?.crashes, &[&one])?;
-        two.forgets(&[&one], &[]).await?;
+        two.forgets(&[&one]).await?;
         parked(harness, &[message]).await?;
         let (tx, _) = two.takes(&[message]).await?;
         let said = format!("whether {message} has crashes after {outcome:?}");
@@ -248,7 +313,7 @@ pub(crate) async fn crashes_follow_a_message_to_its_retry<H: StartHarness>(harne
     let two = Process::new(harness, "two").await?;
     one.dies_alone("a").await?;
     crashes_by(&two.takes_over(&[LANE]).await?.crashes, &[&one])?;
-    two.forgets(&[&one], &[]).await?;
+    two.forgets(&[&one]).await?;
     parked(harness, &["a", "b"]).await?;
     let rows = two.dies_with(&["a", "b"]).await?;
     told(&rows[0], &[&one])?;

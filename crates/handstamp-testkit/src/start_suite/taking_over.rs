@@ -7,7 +7,7 @@ use crate::parking_suite::given::{claims_of, due};
 use crate::store_suite::name;
 use crate::{CaseFailure, CaseResult};
 use handstamp_core::parked::{Park, ParkingStore};
-use handstamp_core::{Crash, DeadLetter, FailureClass, Start, Store, TakenOver};
+use handstamp_core::{Crash, DeadLetter, FailureClass, Lost, PATIENCE, Start, Store, TakenOver};
 
 pub(crate) async fn only_the_lanes_asked_for_are_taken_over<H: StartHarness>(harness: &H) -> CaseResult {
     let one = Process::new(harness, "one").await?;
@@ -40,11 +40,42 @@ pub(crate) async fn taking_over_again_answers_the_same<H: StartHarness>(harness:
     let three = Process::new(harness, "three").await?;
     let start = one.alone(LANE, "a")?;
     one.dies_in(&start).await?;
-    let first = two.takes_over(&[LANE]).await?;
+    let mut first = two.takes_over(&[LANE]).await?;
     orphans_are(&first, &[&start])?;
     crashes_by(&first.crashes, &[&one])?;
+    let new: Vec<bool> = first.crashes.iter().map(|crash| crash.is_new).collect();
+    same("whether it is new", &new, &vec![true])?;
+    first.crashes[0].is_new = false;
     same("taken over again", &two.takes_over(&[LANE]).await?, &first)?;
     same("taken over by another one", &three.takes_over(&[LANE]).await?, &first)
+}
+
+/// It was late to say that it lost its lane.
+pub(crate) async fn an_owner_has_time_to_take_a_lane_back<H: StartHarness>(harness: &H) -> CaseResult {
+    let one = Process::new(harness, "one").await?;
+    let two = Process::new(harness, "two").await?;
+    one.dies_alone("a").await?;
+    let lost = [LANE.into()];
+    let withdraws = async {
+        tokio::time::sleep(PATIENCE / 3).await;
+        one.withdraws(Lost::Lanes(&lost)).await
+    };
+    let (taken, withdrawn) = tokio::join!(two.takes_over(&[LANE]), withdraws);
+    withdrawn?;
+    same("taken over", &taken?, &TakenOver::default())?;
+    same("crashes kept", &harness.crashes(&name("wallet")?, &dedup_of("a")?).await, &0)
+}
+
+pub(crate) async fn who_starts_anew_on_a_lane_is_not_dead<H: StartHarness>(harness: &H) -> CaseResult {
+    let one = Process::new(harness, "one").await?;
+    let two = Process::new(harness, "two").await?;
+    one.dies_alone("a").await?;
+    let lost = [LANE.into()];
+    let lives = one.lives(Lost::Lanes(&lost), one.dies_alone("a"));
+    let (taken, lived) = tokio::join!(two.takes_over(&[LANE]), lives);
+    lived?;
+    same("taken over", &taken?, &TakenOver::default())?;
+    same("crashes kept", &harness.crashes(&name("wallet")?, &dedup_of("a")?).await, &0)
 }
 
 pub(crate) async fn a_start_of_many_charges_nobody<H: StartHarness>(harness: &H) -> CaseResult {
@@ -132,14 +163,14 @@ pub(crate) async fn crashes_are_told_oldest_first<H: StartHarness>(harness: &H) 
         let taken = reader.takes_over(&[LANE]).await?;
         let orphan = taken.orphans.iter().find(|orphan| orphan.start.by == next.by);
         let orphan = orphan.ok_or_else(|| CaseFailure(format!("the start of {node} is not told")))?;
-        expected.push(Crash { dedup: dedup_of("a")?, by: next.by.clone(), at: orphan.at });
+        expected.push(Crash { dedup: dedup_of("a")?, by: next.by.clone(), at: orphan.at, is_new: false });
         dead.push(next);
         // Told apart by a clock of whole milliseconds.
         tokio::time::sleep(harness.features().quiet / 10).await;
     }
     let last = Process::new(harness, "last").await?;
     // A lane that is past an orphan forgets it; the message is not decided by that.
-    last.forgets(&[&dead[0]], &[]).await?;
+    last.forgets(&[&dead[0]]).await?;
     same("crashes", &last.takes_over(&[LANE]).await?.crashes, &expected)
 }
 

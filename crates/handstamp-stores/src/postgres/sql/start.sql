@@ -1,5 +1,6 @@
 -- Says what is about to be handed to a handler, in place of what the same owner said of this lane before. A
--- transaction of its own, in front of BEGIN: it is there whatever becomes of the one that it announces.
+-- transaction of its own in front of BEGIN, or behind another transaction of the lane part of its commit, in front of
+-- COMMIT: it is there before the claim is answered that it announces, whatever becomes of that transaction.
 -- Lock: ROW EXCLUSIVE on starts; waits for another process that takes this lane over just now.
 -- Index: starts_pkey for the conflict. The row is overwritten within its page, and nothing indexed changes.
 INSERT INTO {schema}.starts (
