@@ -185,7 +185,8 @@ impl Backend for Postgres {
 }
 
 fn effects(config: &Config) -> SqlEffects {
-    SqlEffects::new(config.effects.iter().map(|effect| effect.compiled.clone()).collect())
+    let compiled = config.effects.iter().map(|effect| effect.compiled.clone());
+    SqlEffects::new(compiled.collect()).ignoring_unmatched(config.ignore_unmatched)
 }
 
 /// What is dangerous in how a server is set up (pure).

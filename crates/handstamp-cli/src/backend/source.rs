@@ -10,7 +10,9 @@ use crate::exit::CliError;
 use crate::findings::Findings;
 use handstamp_core::{Consumer, Source, StartStore, StoreError, StoreErrorKind};
 #[cfg(feature = "file")]
-use handstamp_core::{Message, MessageId, Record, VersionGuard};
+use handstamp_core::{Message, MessageId, Record, Route, VersionGuard};
+#[cfg(feature = "file")]
+use handstamp_stores::effect::Routing;
 #[cfg(feature = "file")]
 use handstamp_stores::rows::DeadLetterKey;
 use std::time::Duration;
@@ -181,6 +183,11 @@ async fn first_unknown<B: Backend>(
     config: &Config,
     lines: Vec<handstamp_sources::file::SettledLine>,
 ) -> Result<Option<i64>, StoreError> {
+    let before = lines.first().map(|line| line.record.origin.offset);
+    let lines: Vec<_> = lines.into_iter().filter(|line| !is_passed_over(config, line)).collect();
+    if lines.is_empty() {
+        return Ok(before);
+    }
     let mut lines: Vec<_> =
         lines.iter().map(|line| (config.identity.message_id(&line.record).ok(), line)).collect();
     // A dead letter without an id is found by how the path was written: ids say it better, if there are any.
@@ -202,6 +209,18 @@ async fn first_unknown<B: Backend>(
         }
     }
     Ok(None)
+}
+
+/// Whether no effect wants a line, so that nothing remembers it.
+#[cfg(feature = "file")]
+fn is_passed_over(config: &Config, line: &handstamp_sources::file::SettledLine) -> bool {
+    if !config.ignore_unmatched || line.truncation.is_some() {
+        return false;
+    }
+    let Ok(id) = config.identity.message_id(&line.record) else { return false };
+    let compiled: Vec<_> = config.effects.iter().map(|effect| effect.compiled.clone()).collect();
+    let routing = Routing::of(&compiled).ignoring_unmatched(true);
+    matches!(routing.route(&Message::new(id, line.record.clone())), Route::PassOver)
 }
 
 /// Without an inbox: whether the store's mark says that a line was applied, or is stale.

@@ -117,5 +117,6 @@ impl Backend for Sqlite {
 }
 
 fn effects(config: &Config) -> SqlEffects {
-    SqlEffects::new(config.effects.iter().map(|effect| effect.compiled.clone()).collect())
+    let compiled = config.effects.iter().map(|effect| effect.compiled.clone());
+    SqlEffects::new(compiled.collect()).ignoring_unmatched(config.ignore_unmatched)
 }

@@ -127,6 +127,7 @@ fn order(config: &Config, findings: &mut Findings) {
 fn settings(config: &Config, findings: &mut Findings) {
     order(config, findings);
     super::versions::check(config, findings);
+    super::routing::check(config, findings);
     crate::watch::check(config, findings);
     let options = &config.options;
     if options.concurrency > 1 && matches!(config.store, config::StoreSection::Sqlite(_)) {

@@ -3,6 +3,7 @@
 //! Authoritative: `handstamp_core::decide`. Every outcome is put through it for every number of attempts, as
 //! delivered and as parked; what is printed is what it answered.
 
+use super::routing::{self, Routes};
 use crate::cli::ExplainArgs;
 use crate::config::{self, Config, Uses};
 use crate::exit::{CliError, Exit};
@@ -192,15 +193,14 @@ pub(super) fn words_on_followers(options: &ConsumerOptions) -> &'static str {
     }
 }
 
-fn tells(kind: &Kind, options: &ConsumerOptions) -> bool {
+fn tells(kind: &Kind, options: &ConsumerOptions, routes: Routes) -> bool {
     match kind.outcome {
         Outcome::Behind => options.order == Order::Key,
         Outcome::Duplicate | Outcome::IdReused => options.inbox,
         Outcome::Stale => options.version.is_some(),
         Outcome::Unusable => match kind.classes {
             [FailureClass::Version] => options.version.is_some(),
-            // Only where effects have conditions.
-            [FailureClass::Unmatched | FailureClass::Condition] => false,
+            [FailureClass::Unmatched | FailureClass::Condition] => routes.tells(kind.classes),
             _ => true,
         },
         Outcome::Crashed { .. } => options.policy.retry.max_crashes > 0,
@@ -209,8 +209,8 @@ fn tells(kind: &Kind, options: &ConsumerOptions) -> bool {
 }
 
 /// Those that can be of this file.
-fn told(options: &ConsumerOptions) -> impl Iterator<Item = Kind> {
-    KINDS.into_iter().filter(|kind| tells(kind, options))
+fn told(options: &ConsumerOptions, routes: Routes) -> impl Iterator<Item = Kind> {
+    KINDS.into_iter().filter(move |kind| tells(kind, options, routes))
 }
 
 fn attempts_of(step: &Step, steps: usize) -> String {
@@ -234,7 +234,7 @@ fn text(config: &Config, columns: usize) -> String {
     let options = &config.options;
     let policy = &options.policy;
     let mut all = Vec::new();
-    for Kind { name, outcome, .. } in told(options) {
+    for Kind { name, outcome, .. } in told(options, Routes::of(config)) {
         all.extend(rows(name, outcome, None, policy));
         if outcome == (Outcome::Retry { after: None }) {
             for code in policy.retry.max_attempts_by_code.keys() {
@@ -243,7 +243,8 @@ fn text(config: &Config, columns: usize) -> String {
         }
     }
     let mut out = table::fitted(&["a message that is", "attempt", "what happens"], all, columns);
-    let mut lines = sentences(options);
+    let mut lines = routing::sentences(config);
+    lines.extend(sentences(options));
     lines.extend(config.dead_letter.as_ref().map(|topic| {
         format!("A copy of each dead letter is in the topic {} before it is settled.", topic.shown())
     }));
@@ -339,7 +340,7 @@ fn object(config: &Config) -> Value {
         })
     };
     let mut outcomes = Vec::new();
-    for kind in told(options) {
+    for kind in told(options, Routes::of(config)) {
         outcomes.push(outcome(&kind, None));
         if kind.outcome == (Outcome::Retry { after: None }) {
             let codes = policy.retry.max_attempts_by_code.keys();
@@ -357,6 +358,8 @@ fn object(config: &Config) -> Value {
         "version": options.version.as_ref().map(|guard| guard.version.as_str()),
         "version_key": options.version.as_ref().and_then(|guard| guard.key.as_ref()).map(Pointer::as_str),
         "inbox": options.inbox,
+        "conditions": routing::object(config),
+        "ignore_unmatched": config.ignore_unmatched,
         "parked_max": parks.then_some(options.parked_max),
         "dead_letter_topic": config.dead_letter.as_ref().map(config::Text::shown),
     })
@@ -394,7 +397,7 @@ mod tests {
         assert_eq!(said(&policy), [(1, 2, "run_alone"), (3, 3, "dead_letter")]);
         policy.retry.max_crashes = 0;
         let options = ConsumerOptions { policy, ..ConsumerOptions::default() };
-        assert!(told(&options).all(|kind| kind.outcome != crashed));
+        assert!(told(&options, Routes::default()).all(|kind| kind.outcome != crashed));
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod left;
 mod migrate;
 pub(crate) mod publish;
 mod run;
+mod routing;
 mod versions;
 
 use crate::cli::{Command, InboxCommand};

@@ -173,6 +173,11 @@ impl<'a> Plan<'a> {
             (Some(text), _) => pointer("id-field", text)?,
             (None, Some(Identity::Field(pointer))) => pointer.clone(),
             (None, Some(Identity::Header(name))) => Pointer::member(name),
+            (None, Some(Identity::CloudEvents)) if args.sample.is_some() => {
+                let why = "the pipeline reads CloudEvents, and the sample is none: publish events of your own by --input";
+                return Err(CliError::usage(why));
+            }
+            (None, Some(Identity::CloudEvents)) => Pointer::member("id"),
             (None, _) => Pointer::member(ID_FIELD),
         };
         let key = match (&args.key_field, args.sample) {

@@ -4,7 +4,9 @@ use super::load::{optional, pointer};
 use super::model::EffectSection;
 use super::parse::{Section, Text};
 use super::sets;
-use handstamp_stores::effect::{CompiledEffect, EffectSpec, Encoding, ExpectRows, ParamSource, ParamSpec};
+use handstamp_stores::effect::{
+    CompiledEffect, EffectError, EffectSpec, Encoding, ExpectRows, ParamSource, ParamSpec,
+};
 use std::collections::BTreeMap;
 use toml_edit::{Item, Value};
 
@@ -26,12 +28,17 @@ fn effect(section: Section<'_, '_>) -> Option<EffectSection> {
     let set = sets::read(&section, &mut expect_rows);
     let optional = section.texts("optional").unwrap_or_default().into_iter().map(|text| text.value).collect();
     let params = params(&section);
+    let when = section.text("when").filter(Text::is_known);
+    let when_line = when.as_ref().map_or(line, |when| when.line);
     let compiled = sql.filter(Text::is_known).and_then(|sql| {
-        let spec = EffectSpec { sql: sql.value.clone(), params, optional, expect_rows, when: None, set };
+        let text = when.as_ref().map(|when| when.value.clone());
+        let spec = EffectSpec { sql: sql.value.clone(), params, optional, expect_rows, when: text, set };
         match CompiledEffect::compile(&spec) {
-            Ok(compiled) => Some(EffectSection { sql, spec, compiled, line }),
+            Ok(compiled) => Some(EffectSection { sql, when, spec, compiled, line }),
             Err(error) => {
-                section.problem(sql.line, "sql", error);
+                let is_condition = matches!(error, EffectError::When(_));
+                let (at, key) = if is_condition { (when_line, "when") } else { (sql.line, "sql") };
+                section.problem(at, key, error);
                 None
             }
         }

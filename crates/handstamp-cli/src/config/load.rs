@@ -60,7 +60,7 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
     let mut top = reading.section("", document.as_table() as &dyn TableLike, 1);
     top.lenient = !uses.consumer();
     let name = consumer_name(&top);
-    let mut options = options(&top);
+    let (mut options, ignore_unmatched) = options(&top);
     top.lenient = !uses.retry();
     let codes = retry(&top, &mut options.policy.retry);
     top.lenient = !uses.messages();
@@ -91,6 +91,7 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
             file: file.to_owned(),
             name,
             options,
+            ignore_unmatched,
             source,
             identity,
             store,
@@ -128,8 +129,10 @@ fn consumer_name(top: &Section<'_, '_>) -> Option<ConsumerName> {
     ConsumerName::new(&text.value).map_err(|error| top.problem(text.line, "name", error)).ok()
 }
 
-fn options(top: &Section<'_, '_>) -> ConsumerOptions {
+/// The engine's settings, and whether what no effect wants is passed over.
+fn options(top: &Section<'_, '_>) -> (ConsumerOptions, bool) {
     let mut options = ConsumerOptions::default();
+    let mut ignore_unmatched = false;
     let mut policy = Policy::default();
     if let Some(section) = top.section("consumer") {
         set(&mut options.batch_max, section.count("batch_max"));
@@ -161,6 +164,7 @@ fn options(top: &Section<'_, '_>) -> ConsumerOptions {
                 &[("dead_letter", OnIdReuse::DeadLetter), ("count", OnIdReuse::Count)],
             ),
         );
+        set(&mut ignore_unmatched, section.flag("ignore_unmatched"));
         versions::read(&section, &mut options);
         if options.queue_max_bytes < options.message_max_bytes {
             let (_, line) = section.item("queue_max_bytes").unzip();
@@ -170,7 +174,7 @@ fn options(top: &Section<'_, '_>) -> ConsumerOptions {
         section.finish();
     }
     options.policy = policy;
-    options
+    (options, ignore_unmatched)
 }
 
 /// Reads `[retry]`; answers the codes that have numbers of their own, with their lines.

@@ -19,6 +19,8 @@ pub(crate) struct Config {
     pub(crate) name: ConsumerName,
     /// The engine's settings.
     pub(crate) options: ConsumerOptions,
+    /// A message that no effect wants is passed over instead of being a dead letter.
+    pub(crate) ignore_unmatched: bool,
     /// Where messages come from.
     pub(crate) source: SourceSection,
     /// Where the producer put the ids, and what must be equal where one comes again.
@@ -34,6 +36,11 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// Whether there may be messages that no effect wants: each effect has a condition.
+    pub(crate) fn may_be_unmatched(&self) -> bool {
+        !self.effects.is_empty() && self.effects.iter().all(|effect| effect.when.is_some())
+    }
+
     /// A path of the file: relative ones belong to the folder of the file. `-` stays as it is.
     pub(crate) fn resolve(&self, path: &str) -> PathBuf {
         if path == "-" {
@@ -131,6 +138,8 @@ pub(crate) struct PostgresSection {
 pub(crate) struct EffectSection {
     /// The statement as it may be shown.
     pub(crate) sql: Text,
+    /// The condition as it may be shown.
+    pub(crate) when: Option<Text>,
     /// The effect as declared.
     pub(crate) spec: EffectSpec,
     /// The effect after every check that needs no database.

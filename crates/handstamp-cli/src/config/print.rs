@@ -71,6 +71,7 @@ fn consumer(config: &Config) -> Table {
     }
     table["inbox"] = value(options.inbox);
     table["naturally_idempotent"] = value(options.naturally_idempotent);
+    table["ignore_unmatched"] = value(config.ignore_unmatched);
     table
 }
 
@@ -148,6 +149,7 @@ fn effect_table(effect: &EffectSection) -> Table {
     let spec = &effect.spec;
     let mut table = Table::new();
     table["sql"] = text(&effect.sql);
+    optional(&mut table, "when", effect.when.as_ref());
     match spec.expect_rows {
         Some(ExpectRows::Exactly(rows)) => {
             table["expect_rows"] = value(i64::try_from(rows).unwrap_or(i64::MAX))

@@ -3,8 +3,10 @@
 //! Authoritative: the store's row. A failed attempt that is not durable yet is kept here until it is.
 
 use super::batch::random;
+use super::dispatch::DynHandler;
 use super::item::{Failure, shown};
 use super::options::ConsumerOptions;
+use super::routing::wanted;
 use super::starts::given_up;
 use super::versions::other_kind;
 use crate::decide::{Case, Outcome, Place, Policy, Verdict, decide};
@@ -70,6 +72,16 @@ impl Row {
             }
         }
         row
+    }
+
+    /// Asks the handler whether it can be handled, by what is wanted today. One that is passed over runs like any
+    /// other: nothing is wanted of it.
+    pub(super) fn route<Tx: 'static>(&mut self, handler: &dyn DynHandler<Tx>) {
+        if let Ok(message) = &self.message
+            && let Some(Err(failure)) = wanted(handler, message)
+        {
+            self.message = Err(failure);
+        }
     }
 
     /// Whether the handler runs for it, unless it turns out to be stale.

@@ -21,6 +21,7 @@ mod private;
 mod proxy;
 mod prune;
 mod redrive;
+mod routing;
 mod sets;
 mod start_costs;
 mod starts;

@@ -16,6 +16,7 @@ mod parked;
 mod plans;
 mod race;
 mod redrive;
+mod routing;
 mod sets;
 mod starts;
 mod store;
