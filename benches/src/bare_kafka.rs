@@ -34,6 +34,8 @@ pub(crate) struct Loop {
     pub(crate) inbox: bool,
     /// False: no start records; the loop has none.
     pub(crate) starts: bool,
+    /// Effects run once a batch.
+    pub(crate) set: bool,
     /// End after so many messages; `None`: when told to.
     pub(crate) count: Option<u64>,
 }
@@ -189,7 +191,7 @@ impl Shared {
     /// A lane's thread.
     fn lane(&self, at: usize) -> Res<()> {
         postgres::runtime()?.block_on(async {
-            let lane = Lane::open(&self.options.url, self.options.inbox).await?;
+            let lane = Lane::open(&self.options.url, self.options.inbox, self.options.set).await?;
             while let Some(batch) = self.next_batch(&self.queues[at]) {
                 self.marks.begun();
                 lane.apply(&batch, &self.marks).await?;

@@ -54,13 +54,15 @@ pub(crate) struct Lane {
     update: Statement,
     insert: Statement,
     inbox: bool,
+    sets: Option<crate::set::Statements>,
 }
 
 impl Lane {
     /// Connects and prepares.
-    pub(crate) async fn open(url: &str, inbox: bool) -> Res<Self> {
+    pub(crate) async fn open(url: &str, inbox: bool, set: bool) -> Res<Self> {
         let client = postgres::connect(url).await?;
         client.batch_execute(SETTINGS).await?;
+        let sets = if set { Some(crate::set::Statements::prepare(&client).await?) } else { None };
         Ok(Self {
             claim: client.prepare(CLAIM).await?,
             claim_one: client.prepare(CLAIM_ONE).await?,
@@ -68,6 +70,7 @@ impl Lane {
             insert: client.prepare(postgres::INSERT).await?,
             client,
             inbox,
+            sets,
         })
     }
 
@@ -95,6 +98,18 @@ impl Lane {
         let begun = poll_once(&mut begin).await;
         let fresh = if self.inbox { Some(self.claim(batch, &ids).await?) } else { None };
         marks.claimed();
+        if let Some(sets) = &self.sets {
+            let is_fresh = |id: &Uuid| fresh.as_ref().is_none_or(|fresh| fresh.contains(id));
+            sets.apply(&self.client, batch.iter().zip(ids).filter(|(_, id)| is_fresh(id))).await?;
+            if let Some(begun) = begun {
+                begun?;
+            } else {
+                begin.await?;
+            }
+            marks.committing();
+            self.client.batch_execute("COMMIT").await?;
+            return Ok(());
+        }
         let mut rows = vec![];
         for (taken, id) in batch.iter().zip(ids) {
             if fresh.as_ref().is_none_or(|fresh| fresh.contains(&id)) {
@@ -150,6 +165,12 @@ type Effect<'a> = Pin<Box<dyn Future<Output = Result<u64, tokio_postgres::Error>
 /// The driver's own support for UUIDs is an optional feature; this is all of it that is needed.
 #[derive(Debug)]
 pub(crate) struct UuidParameter(Uuid);
+
+impl UuidParameter {
+    pub(crate) fn new(id: Uuid) -> Self {
+        Self(id)
+    }
+}
 
 impl tokio_postgres::types::ToSql for UuidParameter {
     fn to_sql(

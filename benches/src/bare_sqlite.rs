@@ -46,7 +46,7 @@ pub(crate) fn program(options: &Options) -> Program {
             Side::new("ours", move || {
                 run(count, |folder, marks| ours::run_sqlite(folder, BATCH_MAX, true, marks))
             }),
-            Side::new("bare", move || run(count, bare)),
+            Side::new("bare", move || run(count, |folder, marks| bare(folder, BATCH_MAX, false, marks))),
         ],
         figures: vec![Figure::ratio(
             "file to SQLite, batch of 1,000: ours / bare",
@@ -137,15 +137,19 @@ struct Line<'a> {
 }
 
 /// The loop as a careful engineer writes it: one thread, cached statements, row counts checked.
-fn bare(folder: &Path, marks: &Arc<Marks>) -> Res<()> {
+/// `set`: the effects run once a batch.
+pub(crate) fn bare(folder: &Path, batch_max: usize, set: bool, marks: &Arc<Marks>) -> Res<()> {
     let mut connection = open(&folder.join(DATABASE))?;
     let mut lines = BufReader::with_capacity(64 * 1024, File::open(folder.join(LINES))?);
+    if set {
+        connection.execute_batch(crate::set::TABLE)?;
+    }
     let mut position = 0;
     let mut written = Instant::now();
     let mut batch: Vec<String> = vec![];
     loop {
         batch.clear();
-        while batch.len() < BATCH_MAX {
+        while batch.len() < batch_max {
             let mut line = String::new();
             let read = lines.read_line(&mut line)?;
             if read == 0 {
@@ -159,7 +163,7 @@ fn bare(folder: &Path, marks: &Arc<Marks>) -> Res<()> {
             return Ok(());
         }
         marks.begun();
-        apply(&mut connection, &batch)?;
+        apply(&mut connection, &batch, set)?;
         marks.committed();
         if written.elapsed() >= POSITION_EVERY {
             write_position(folder, position)?;
@@ -168,12 +172,13 @@ fn bare(folder: &Path, marks: &Arc<Marks>) -> Res<()> {
     }
 }
 
-fn apply(connection: &mut Connection, batch: &[String]) -> Res<()> {
+fn apply(connection: &mut Connection, batch: &[String], set: bool) -> Res<()> {
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     {
         let mut claim = tx.prepare_cached(CLAIM)?;
         let mut update = tx.prepare_cached(UPDATE)?;
         let mut insert = tx.prepare_cached(INSERT)?;
+        let mut rows = vec![];
         for text in batch {
             let text = text.trim_end();
             let line: Line<'_> = serde_json::from_str(text)?;
@@ -183,11 +188,18 @@ fn apply(connection: &mut Connection, batch: &[String]) -> Res<()> {
             if claim.execute((id.as_bytes().as_slice(), digest))? == 0 {
                 continue;
             }
+            if set {
+                rows.push((line.id.to_owned(), line.account_id, line.amount));
+                continue;
+            }
             let updated = update.execute((line.amount, line.account_id))?;
             let inserted = insert.execute((line.id, line.account_id, line.amount))?;
             if updated != 1 || inserted != 1 {
                 return Err(format!("message {} touched {updated} and {inserted} rows", line.id).into());
             }
+        }
+        if set {
+            crate::set::apply_sqlite(&tx, &rows)?;
         }
     }
     tx.commit()?;

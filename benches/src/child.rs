@@ -66,6 +66,7 @@ pub(crate) fn run(args: &[String]) -> Res<()> {
         commit_every: Duration::from_millis(200),
         inbox: true,
         starts: true,
+        set: false,
         count: None,
     };
     if kind == "bare" {

@@ -82,6 +82,11 @@ pub(crate) fn program(options: &Options) -> Program {
     }
 }
 
+/// Claims of ids that are all known, by the engine's way or by hand.
+pub(crate) fn duplicates(ours: bool, rounds: u64) -> Res<Sample> {
+    run(if ours { How::Begin } else { How::BareBegin }, false, rounds)
+}
+
 struct Ids {
     requests: Vec<ClaimRequest>,
     stored: Vec<Vec<u8>>,

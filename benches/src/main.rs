@@ -18,6 +18,7 @@
 //! | `credits` | the messages, and what must be found when they are applied |
 //! | `kafka`, `postgres` | topics, databases, checks, counters |
 //! | `hot`, `child` | several processes |
+//! | `set` | effects that run once a batch |
 //! | `claim`, `process` | the claim alone; memory and start of the program |
 //! | `report` | the document |
 
@@ -35,6 +36,7 @@ mod postgres;
 mod process;
 mod programs;
 mod report;
+mod set;
 mod wrap;
 
 use harness::{Options, Res};

@@ -61,7 +61,8 @@ pub(crate) fn run_kafka(options: &Loop, marks: &Arc<Marks>, stop: impl Future<Ou
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime()?, async {
         let store = postgres_store(&options.url)?;
-        let effects = postgres::SqlEffects::new(effects()?);
+        let effects = if options.set { crate::set::effects(false)? } else { effects()? };
+        let effects = postgres::SqlEffects::new(effects);
         effects.check(&store).await?;
         let consumer = Consumer::builder(ConsumerName::new("wallet")?)
             .source(KafkaSource::new(kafka), Identity::Header("event_id".into()))
@@ -75,13 +76,28 @@ pub(crate) fn run_kafka(options: &Loop, marks: &Arc<Marks>, stop: impl Future<Ou
 
 /// Runs a consumer from a file of lines to SQLite until the file's end.
 pub(crate) fn run_sqlite(folder: &Path, batch_max: usize, starts: bool, marks: &Arc<Marks>) -> Res<()> {
+    run_sqlite_with(effects()?, folder, batch_max, starts, marks)
+}
+
+/// The same with effects that run once a batch.
+pub(crate) fn run_sqlite_sets(folder: &Path, batch_max: usize, marks: &Arc<Marks>) -> Res<()> {
+    run_sqlite_with(crate::set::effects(true)?, folder, batch_max, true, marks)
+}
+
+fn run_sqlite_with(
+    effects: Vec<CompiledEffect>,
+    folder: &Path,
+    batch_max: usize,
+    starts: bool,
+    marks: &Arc<Marks>,
+) -> Res<()> {
     let name = ConsumerName::new("wallet")?;
     let file = handstamp::file::FileOptions::new(folder.join(LINES), name.clone()).with_state_dir(folder);
     let settings = ConsumerOptions { batch_max, policy: policy(starts), ..ConsumerOptions::default() };
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime()?, async {
         let store = SqliteStore::open(SqliteOptions::new(folder.join(DATABASE))).await?;
-        let effects = sqlite::SqlEffects::new(effects()?);
+        let effects = sqlite::SqlEffects::new(effects);
         store.check_effects(&effects).await?;
         let consumer = Consumer::builder(name)
             .source(handstamp::file::FileSource::new(file), Identity::Field(Pointer::member("id")))

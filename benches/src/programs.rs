@@ -7,14 +7,14 @@ use crate::kafka::{Topic, delete_group};
 use crate::ours;
 use crate::postgres::{self, Database};
 use crate::wrap::Marks;
-use crate::{bare_sqlite, claim, hot, process};
+use crate::{bare_sqlite, claim, hot, process, set};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Every program, in the document's order.
-pub(crate) const NAMES: [&str; 8] =
-    ["batch", "single", "inbox", "starts", "hot", "claim", "sqlite", "process"];
+pub(crate) const NAMES: [&str; 9] =
+    ["batch", "set", "single", "inbox", "starts", "hot", "claim", "sqlite", "process"];
 
 const ACCOUNTS: u64 = 1_000;
 const LAG: Duration = Duration::from_millis(200);
@@ -30,6 +30,7 @@ pub(crate) fn unique(what: &str) -> String {
 pub(crate) fn by_name(name: &str, options: &Options) -> Res<Option<Program>> {
     Ok(Some(match name {
         "batch" => batch(options),
+        "set" => set::program(options),
         "single" => single(options),
         "inbox" => inbox(options),
         "starts" => starts(options),
@@ -43,24 +44,33 @@ pub(crate) fn by_name(name: &str, options: &Options) -> Res<Option<Program>> {
 
 /// Who runs a consumer over a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Who {
+pub(crate) enum Who {
     Ours,
     Bare,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Setting {
-    who: Who,
-    count: u64,
-    lanes: usize,
-    batch_max: usize,
-    commit_every: Duration,
-    inbox: bool,
-    starts: bool,
+pub(crate) struct Setting {
+    pub(crate) who: Who,
+    pub(crate) count: u64,
+    pub(crate) lanes: usize,
+    pub(crate) batch_max: usize,
+    pub(crate) commit_every: Duration,
+    pub(crate) inbox: bool,
+    pub(crate) starts: bool,
+    pub(crate) set: bool,
+}
+
+impl Setting {
+    /// One lane, offsets every 200 ms, and everything that a consumer does by default.
+    pub(crate) fn new(who: Who, count: u64, batch_max: usize) -> Self {
+        let (inbox, starts, set) = (true, true, false);
+        Self { who, count, lanes: 1, batch_max, commit_every: LAG, inbox, starts, set }
+    }
 }
 
 /// One run from Kafka to Postgres with everything of its own; its data is checked.
-fn kafka_run(what: &str, setting: Setting) -> Res<Sample> {
+pub(crate) fn kafka_run(what: &str, setting: Setting) -> Res<Sample> {
     let name = unique(what);
     let database = Database::create(&name, ACCOUNTS)?;
     let (topic, sent) = Topic::filled(&name, &Plan::new(setting.count, ACCOUNTS))?;
@@ -73,6 +83,7 @@ fn kafka_run(what: &str, setting: Setting) -> Res<Sample> {
         commit_every: setting.commit_every,
         inbox: setting.inbox,
         starts: setting.starts,
+        set: setting.set,
         count: Some(sent.count),
     };
     let marks = Arc::new(Marks::default());
@@ -110,19 +121,12 @@ fn statements() -> Vec<(&'static str, String)> {
 }
 
 fn batch(options: &Options) -> Program {
-    let of = |who, lanes| Setting {
-        who,
-        count: options.count(100_000, 10_000),
-        lanes,
-        batch_max: 500,
-        commit_every: LAG,
-        inbox: true,
-        starts: true,
-    };
+    let count = options.count(100_000, 10_000);
+    let of = |who, lanes| Setting { lanes, ..Setting::new(who, count, 500) };
     let mut settings = statements();
     settings.push(("batch_max", "500".into()));
     settings.push(("commit_every", "200ms".into()));
-    settings.push(("messages", options.count(100_000, 10_000).to_string()));
+    settings.push(("messages", count.to_string()));
     Program {
         name: "batch",
         title: "Kafka to Postgres, two statements a message, 500 messages a transaction",
@@ -148,9 +152,7 @@ fn batch(options: &Options) -> Program {
 
 fn single(options: &Options) -> Program {
     let count = options.count(5_000, 500);
-    let starts = true;
-    let of =
-        |who, commit_every| Setting { who, count, lanes: 1, batch_max: 1, commit_every, inbox: true, starts };
+    let of = |who, commit_every| Setting { commit_every, ..Setting::new(who, count, 1) };
     let mut settings = statements();
     settings.push(("batch_max", "1".into()));
     settings.push(("messages", count.to_string()));
@@ -186,8 +188,7 @@ fn single(options: &Options) -> Program {
 
 fn inbox(options: &Options) -> Program {
     let count = options.count(5_000, 500);
-    let starts = true;
-    let of = |who, inbox| Setting { who, count, lanes: 1, batch_max: 1, commit_every: LAG, inbox, starts };
+    let of = |who, inbox| Setting { inbox, ..Setting::new(who, count, 1) };
     let mut settings = statements();
     settings.push(("batch_max", "1".into()));
     settings.push(("commit_every", "200ms".into()));
@@ -217,12 +218,7 @@ fn starts(options: &Options) -> Program {
     let few = options.count(10_000, 500);
     let kafka = |label: &str, batch_max, starts| {
         let count = if batch_max == 1 { few } else { many };
-        let commit_every = LAG;
-        side(
-            label,
-            "starts",
-            Setting { who: Who::Ours, count, lanes: 1, batch_max, commit_every, inbox: true, starts },
-        )
+        side(label, "starts", Setting { starts, ..Setting::new(Who::Ours, count, batch_max) })
     };
     let sqlite = |label: &str, batch_max, starts| {
         let count = if batch_max == 1 { few } else { many };
