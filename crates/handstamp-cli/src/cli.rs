@@ -1,10 +1,12 @@
 //! The command line: what can be typed, with examples.
 
 pub(crate) mod dlq;
+pub(crate) mod first_contact;
 
 use crate::config::{self, TIME_MAX};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dlq::DlqCommand;
+use first_contact::{CompletionsArgs, InitArgs, ManArgs};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -67,6 +69,10 @@ pub(crate) enum Command {
   handstamp run wallet.toml
   handstamp run wallet.toml --migrate --until-idle 2s --json
   DATABASE_URL=postgres://… handstamp run wallet.toml --fail-fast
+  handstamp run wallet.toml --dry-run
+
+--dry-run looks at the next messages (10, or --max-messages) where they lie, registers, claims and runs the effects in \
+one transaction that is rolled back, and says what would become of each. Nothing is settled, and no group is joined.
 
 Ctrl-C or SIGTERM once: finish what runs, settle, exit 0. A second time: exit 7 at once; what was open is rolled back.
 
@@ -122,6 +128,31 @@ variables of `[source]`, `[store]`, `[identity]` and the effects need not be set
 
 Variables of `[store]` and the effects need not be set.")]
     Publish(PublishArgs),
+    /// Write a commented pipeline to start from.
+    #[command(after_help = "Examples:
+  handstamp init
+  handstamp init wallet --source kafka --store postgres
+
+Nothing is asked, nothing is connected to, and no file is replaced. The next commands to type are said.")]
+    Init(InitArgs),
+    /// Print the JSON Schema of the pipeline's file, for editors.
+    #[command(after_help = "Examples:
+  handstamp schema > handstamp.schema.json
+
+An editor with a TOML language server completes a pipeline whose first line is `#:schema ./handstamp.schema.json`; \
+`init` writes both.")]
+    Schema,
+    /// Print the script by which a shell completes commands and options.
+    #[command(after_help = "Examples:
+  handstamp completions bash > ~/.local/share/bash-completion/completions/handstamp
+  handstamp completions zsh > ~/.zfunc/_handstamp
+  handstamp completions fish > ~/.config/fish/completions/handstamp.fish")]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write one for each command.
+    #[command(after_help = "Examples:
+  handstamp man | man -l -
+  handstamp man ~/.local/share/man/man1")]
+    Man(ManArgs),
     /// Measure what crashes do.
     #[cfg(feature = "lab")]
     #[command(subcommand)]
@@ -145,6 +176,9 @@ pub(crate) struct RunArgs {
     /// Stop after so many messages.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_messages: Option<u64>,
+    /// Say what would become of the next messages; commit nothing, settle nothing.
+    #[arg(long, conflicts_with_all = ["migrate", "until_idle"])]
+    pub(crate) dry_run: bool,
     /// Print one JSON object at the end instead of a table, also when the run fails.
     #[arg(long)]
     pub(crate) json: bool,

@@ -16,6 +16,8 @@ mod output;
 mod peek;
 mod publish;
 mod redact;
+#[cfg(test)]
+mod reference_tests;
 mod signals;
 mod watch;
 

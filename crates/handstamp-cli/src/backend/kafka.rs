@@ -1,6 +1,7 @@
 //! What the program asks of Kafka: a source, a look at the cluster, something to publish.
 
 use super::NameInStore;
+use super::dry_run::Peeked;
 use super::source::Look;
 use crate::cli::PublishArgs;
 use crate::commands::publish::Plan;
@@ -15,6 +16,8 @@ use std::time::Duration;
 
 /// Longest wait for each answer of the cluster.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Longest wait for what lies in the topics.
+const PEEK_WITHIN: Duration = Duration::from_secs(15);
 /// The lane waits for the answer to a copy: one that does not come is said soon and sent again, and a topic that does
 /// not exist is one that refuses.
 const COPY_OPTIONS: [(&str, &str); 2] =
@@ -47,6 +50,18 @@ pub(crate) fn source(
         options = options.option(METADATA_EVERY, every.as_millis().to_string());
     }
     Box::new(KafkaSource::new(options))
+}
+
+/// The next records of the group; it does not notice.
+///
+/// # Errors
+/// What the brokers answered, or that they did not.
+pub(crate) async fn peek(section: &KafkaSection, most: usize, config: &Config) -> Result<Peeked, CliError> {
+    let options = options(section, true);
+    let bytes_max = config.options.message_max_bytes;
+    let peeked = tokio::task::spawn_blocking(move || kafka::peek::peek(&options, most, bytes_max, PEEK_WITHIN));
+    let peeked = peeked.await.map_err(|error| CliError::new(Exit::Unexpected, error.to_string()))??;
+    Ok(Peeked { deliveries: peeked.deliveries, ended: peeked.ended })
 }
 
 /// Names and options, without asking the brokers.

@@ -3,6 +3,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `source` | `[source]` → a source |
+//! | `dry_run` | what a dry run asks of both |
 //! | `kafka` | what the program asks of Kafka beside consuming |
 //! | `sqlite`, `postgres` | `[store]` → a store and its effects |
 //! | `operations` | what operators ask of a store that is there |
@@ -12,6 +13,7 @@ compile_error!("build the program with a store: the feature `sqlite` or `postgre
 #[cfg(not(any(feature = "file", feature = "kafka")))]
 compile_error!("build the program with a source: the feature `file` or `kafka`");
 
+pub(crate) mod dry_run;
 #[cfg(feature = "kafka")]
 pub(crate) mod kafka;
 pub(crate) mod operations;

@@ -148,19 +148,8 @@ const FILE_TODO: &str =
 #[cfg(feature = "file")]
 pub(crate) async fn check_position<B: Backend>(backend: &B, config: &Config) -> Result<(), StoreError> {
     let SourceSection::File(section) = &config.source else { return Ok(()) };
+    let Some(why) = strange_position(backend, config).await? else { return Ok(()) };
     let options = file_options(config, section);
-    let lines = options.last_settled_lines(config.options.message_max_bytes);
-    let why = match lines {
-        Ok(lines) => match first_unknown(backend, config, lines).await {
-            Ok(None) => return Ok(()),
-            Ok(Some(offset)) => {
-                format!("the store does not know the line at byte {offset}, which was read before")
-            }
-            Err(error) if is_away(&error) => return Err(error),
-            Err(error) => format!("the store could not be asked for the last line that was read ({error})"),
-        },
-        Err(error) => format!("the last line that was read cannot be read again ({error})"),
-    };
     let file = options.path.display();
     options.discard_position().map_err(|error| {
         let position = options.position_path().unwrap_or_default();
@@ -174,6 +163,32 @@ pub(crate) async fn check_position<B: Backend>(backend: &B, config: &Config) -> 
     };
     tracing::warn!(%file, "{why}: reading the file from its beginning; {again}");
     Ok(())
+}
+
+/// Why the position of a file is not the store's, if it is not; nothing is changed.
+///
+/// # Errors
+/// A store that is away.
+#[cfg(feature = "file")]
+pub(crate) async fn strange_position<B: Backend>(
+    backend: &B,
+    config: &Config,
+) -> Result<Option<String>, StoreError> {
+    let SourceSection::File(section) = &config.source else { return Ok(None) };
+    let lines = file_options(config, section).last_settled_lines(config.options.message_max_bytes);
+    Ok(match lines {
+        Ok(lines) => match first_unknown(backend, config, lines).await {
+            Ok(None) => None,
+            Ok(Some(offset)) => {
+                Some(format!("the store does not know the line at byte {offset}, which was read before"))
+            }
+            Err(error) if is_away(&error) => return Err(error),
+            Err(error) => {
+                Some(format!("the store could not be asked for the last line that was read ({error})"))
+            }
+        },
+        Err(error) => Some(format!("the last line that was read cannot be read again ({error})")),
+    })
 }
 
 /// Where the first line lies that the store does not know.
@@ -245,6 +260,15 @@ async fn marks<S: Operations>(
 #[cfg(not(feature = "file"))]
 pub(crate) async fn check_position<B: Backend>(_: &B, _: &Config) -> Result<(), StoreError> {
     Ok(())
+}
+
+/// The same for positions: a broker keeps them.
+///
+/// # Errors
+/// None.
+#[cfg(not(feature = "file"))]
+pub(crate) async fn strange_position<B: Backend>(_: &B, _: &Config) -> Result<Option<String>, StoreError> {
+    Ok(None)
 }
 
 /// Whether the store may answer later.

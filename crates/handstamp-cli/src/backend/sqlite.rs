@@ -5,7 +5,7 @@ use crate::config::{Config, SqliteSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
 use handstamp_core::{Fingerprint, StoreError, StoreErrorKind};
-use handstamp_stores::sqlite::{Setup, SqlEffects, SqliteOptions, SqliteStore};
+use handstamp_stores::sqlite::{DryStore, Setup, SqlEffects, SqliteOptions, SqliteStore};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +37,16 @@ impl Sqlite {
         options.lock_timeout = self.lock_timeout;
         options.statement_timeout = config.options.handler_timeout;
         options
+    }
+}
+
+impl Sqlite {
+    /// Opens the file, or one beside it where it is new, and prepares the effects.
+    pub(super) async fn open_beside(&self, config: &Config) -> Result<(DryStore, SqlEffects), StoreError> {
+        let dry = SqliteStore::open_dry(self.options(config)?).await?;
+        let effects = effects(config);
+        dry.store.check_effects(&effects).await?;
+        Ok((dry, effects))
     }
 }
 

@@ -1,15 +1,20 @@
 //! One file for each command.
 
 mod check;
+mod completions;
 mod dlq;
+mod dry_run;
 mod explain;
 mod inbox;
+mod init;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 mod left;
+mod man;
 mod migrate;
 pub(crate) mod publish;
 mod run;
+mod schema;
 mod routing;
 mod versions;
 
@@ -32,6 +37,10 @@ pub(crate) fn dispatch(command: Command) -> Result<Exit, CliError> {
         Command::Dlq(command) => dlq::dispatch(&command),
         Command::Explain(args) => explain::explain(&args),
         Command::Publish(args) => publish::publish(&args),
+        Command::Init(args) => init::init(&args),
+        Command::Schema => schema::schema(),
+        Command::Completions(args) => completions::completions(&args),
+        Command::Man(args) => man::man(&args),
         #[cfg(feature = "lab")]
         Command::Lab(command) => lab::dispatch(&command),
     }
@@ -41,6 +50,7 @@ pub(crate) fn dispatch(command: Command) -> Result<Exit, CliError> {
 /// not asked for one. The lines of `dlq export` are dead letters and nothing else.
 pub(crate) fn nothing(command: &Command) -> Option<Value> {
     match command {
+        Command::Run(args) if args.json && args.dry_run => Some(dry_run::nothing()),
         Command::Run(args) if args.json => Some(run::nothing()),
         Command::Check(args) if args.json => Some(Value::Object(Map::new())),
         Command::Migrate(args) if args.json => Some(migrate::nothing()),
@@ -61,8 +71,9 @@ pub(crate) fn nothing_of(words: &[String]) -> Option<Value> {
         return None;
     }
     // The first word that is a command; a file may have the name of another.
+    let run = if has("--dry-run") { dry_run::nothing() } else { run::nothing() };
     let commands =
-        [("run", run::nothing()), ("migrate", migrate::nothing()), ("publish", publish::nothing())];
+        [("run", run), ("migrate", migrate::nothing()), ("publish", publish::nothing())];
     let asked = words.iter().find_map(|word| commands.iter().find(|(name, _)| word == name));
     Some(asked.map_or_else(|| Value::Object(Map::new()), |(_, nothing)| nothing.clone()))
 }

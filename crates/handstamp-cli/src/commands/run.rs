@@ -1,6 +1,7 @@
 //! `run`: consume until told to stop.
 
 use super::left;
+use super::dry_run;
 use crate::backend::{Backend, source, with_backend};
 use crate::cli::RunArgs;
 use crate::config::{self, Config, SourceSection, Uses};
@@ -36,6 +37,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit, CliError> {
     let _watching = watch::start(&config, args.watch, &live, stop.clone())?;
     let runtime = super::runtime()?;
     let local = tokio::task::LocalSet::new();
+    if args.dry_run {
+        return with_backend!(&config, backend => runtime.block_on(dry_run::dry_run(&backend, &config, args, stop)));
+    }
     with_backend!(&config, backend => local.block_on(&runtime, run_with(&backend, &config, args, &live, stop)))
 }
 

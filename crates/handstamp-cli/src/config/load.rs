@@ -6,7 +6,7 @@ use super::model::{
 };
 use super::parse::{Problem, Reading, Section, Text};
 use super::uses::Uses;
-use super::{codes, dead_letter, defaults, effects, identity, versions};
+use super::{codes, dead_letter, defaults, effects, identity, keys, versions};
 use crate::exit::{CliError, Exit};
 use handstamp_core::decide::Policy;
 use handstamp_core::json::Pointer;
@@ -55,7 +55,8 @@ pub(super) fn top_of<'t>(text: &'t str, reading: &Reading<'_>) -> Result<Documen
 
 /// The same without a file system and an environment of its own.
 pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> Result<Config, Vec<Problem>> {
-    let reading = Reading::new(text, lookup);
+    let mut reading = Reading::new(text, lookup);
+    reading.sections_of = keys::sections_of;
     let document = top_of(text, &reading).map_err(|problem| vec![problem])?;
     let mut top = reading.section("", document.as_table() as &dyn TableLike, 1);
     top.lenient = !uses.consumer();

@@ -110,11 +110,13 @@ pub(crate) struct Reading<'a> {
     text: &'a str,
     lookup: Lookup<'a>,
     problems: RefCell<Vec<Problem>>,
+    /// The sections that know a key of a name.
+    pub(super) sections_of: fn(&str) -> Vec<&'static str>,
 }
 
 impl<'a> Reading<'a> {
     pub(crate) fn new(text: &'a str, lookup: Lookup<'a>) -> Self {
-        Self { text, lookup, problems: RefCell::default() }
+        Self { text, lookup, problems: RefCell::default(), sections_of: |_| Vec::new() }
     }
 
     /// Keeps a problem.
@@ -426,7 +428,10 @@ impl<'r, 'a> Section<'r, 'a> {
             all.dedup();
             let advice = match nearest(&key, all.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
-                None => format!("known here: {}", all.join(", ")),
+                None => match (self.reading.sections_of)(&key).as_slice() {
+                    [section] if !section.is_empty() => format!("it belongs to [{section}]"),
+                    _ => format!("known here: {}", all.join(", ")),
+                },
             };
             self.problem(line, &key, format_args!("unknown key; {advice}"));
         }

@@ -12,8 +12,10 @@ mod clauses;
 mod common;
 #[cfg(all(feature = "kafka", feature = "postgres", feature = "sqlite"))]
 mod dead_letter_topic;
+mod dry_run;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
 mod file_postgres;
+mod first_contact;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
 mod growth;
 #[cfg(all(feature = "kafka", feature = "postgres"))]
@@ -25,6 +27,7 @@ mod mistakes;
 mod night;
 mod operators;
 mod outputs;
+mod packaging;
 mod parked;
 mod peeks;
 mod redrive;

@@ -19,6 +19,10 @@ const COMMANDS: &[&[&str]] = &[
     &["dlq", "parked"],
     &["dlq", "audit"],
     &["publish"],
+    &["init"],
+    &["schema"],
+    &["completions"],
+    &["man"],
 ];
 
 /// The reference is the help itself. `HANDSTAMP_UPDATE=1` writes it anew.
