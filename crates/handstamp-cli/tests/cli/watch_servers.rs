@@ -164,8 +164,12 @@ fn a_stop_is_told_while_the_last_batch_ends() {
     let servers = Servers::file(slow, "batch_max = 1");
     servers.place.write("credits.jsonl", "{\"event_id\": \"a\", \"account_id\": 1, \"amount\": 1}\n");
     let (running, address) = servers.start("wallet.toml", &["--json"]);
-    assert!(wait_for(|| Scrape::of(address).count("handstamp_slots_used", &[]) == 1));
-    assert_eq!(Scrape::of(address).count("handstamp_slots", &[]), 1);
+    // Not before the effect runs: what has not begun would be given back.
+    let sleeps =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'";
+    assert!(wait_for(|| psql(&servers.database, sleeps) == "1"), "the effect does not run");
+    let scrape = Scrape::of(address);
+    assert_eq!(["handstamp_slots", "handstamp_slots_used"].map(|name| scrape.count(name, &[])), [1, 1]);
     running.signal("TERM");
     until(address, "/readyz", 503, "stopping: ");
     let done = running.finish().exits(0);
