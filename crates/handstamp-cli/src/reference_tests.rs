@@ -247,7 +247,11 @@ fn tables(sql: &str) -> String {
             let name = line.trim_end_matches(" (").rsplit(' ').next().unwrap_or_default();
             let name = name.replace("\"handstamp\".", "").replace("IF NOT EXISTS ", "");
             let words = std::mem::take(&mut words).join("\n");
-            page.push_str(&format!("\n### `{name}`\n\n{words}\n\n| column | type | |\n|---|---|---|\n"));
+            page.push_str(&format!("\n### `{name}`\n\n"));
+            if !words.is_empty() {
+                page.push_str(&format!("{words}\n\n"));
+            }
+            page.push_str("| column | type | |\n|---|---|---|\n");
             for column in lines.by_ref().take_while(|line| !line.starts_with(')')) {
                 let column = column.trim().trim_end_matches(',');
                 let (own, kind) = column.split_once(' ').unwrap_or((column, ""));

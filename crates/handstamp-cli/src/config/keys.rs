@@ -189,14 +189,14 @@ pub(crate) const KEYS: &[Key] = &[
     key("effect.expect_rows", Rows, "how many rows it must change, or \"any\"; otherwise the message is a dead letter"),
     key("effect.optional", Texts, "parameters that may be missing from the body and are then NULL").default("[]"),
     key("effect.when", Text, "a condition on body, headers and topic; the effect runs for the messages that meet it"),
-    key("effect.set", Flag, "true: the statement runs once a batch, over a relation `messages` with a row for each").default("false"),
+    key("effect.set", Flag, "true: the statement runs once a batch, over a relation `messages` with a row for each"),
     key("effect.columns", Columns, "set: the columns of `messages` beside the built-in ones, each with its type, such as columns.amount = \"numeric\""),
     key("effect.expect_rows_sql", Text, "set: a query over `messages` whose number is how many rows must change; default: one for each message"),
     key("effect.lock", Text, "set: a statement that runs before it, to lock rows in one order"),
     key("effect.params", Params, "parameters from elsewhere: params.city = \"/address/city\", or a table of `pointer` or `header`, `encoding = \"base64\"`, `as = \"text\"`"),
     key("watch.listen", Address, "where `/metrics`, `/healthz` and `/readyz` are answered, such as \"127.0.0.1:9464\"; see [watching](../guides/watching.md)").required(),
-    key("retention.keep", Time, "how long ids are kept; refused where it is shorter than what the source is known to deliver again").required(),
-    key("retention.accept_window", Time, "how long the source may deliver again, where it is not known"),
+    key("retention.keep", Time, "for how long ids are kept; without it, for good; refused where a message can come again later; see [retention](../guides/retention.md)").required(),
+    key("retention.accept_window", Time, "how long a message can come again where nobody knows: a file, a compacted topic, `retention.ms = -1`"),
 ];
 
 /// The sections that know a key of this name, for advice about one that stands elsewhere.

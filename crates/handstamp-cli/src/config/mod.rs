@@ -50,7 +50,7 @@ pub(crate) use model::KafkaSection;
 pub(crate) use model::PostgresSection;
 #[cfg(feature = "sqlite")]
 pub(crate) use model::SqliteSection;
-pub(crate) use model::{Config, SourceSection, StoreSection};
+pub(crate) use model::{Config, EffectSection, SourceSection, StoreSection};
 pub(crate) use parse::{TIME_MAX, Text, nearest};
 pub(crate) use print::effective;
 pub(crate) use uses::Uses;
