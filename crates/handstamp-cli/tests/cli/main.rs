@@ -32,6 +32,7 @@ mod parked;
 mod peeks;
 mod redrive;
 mod refusals;
+mod routing;
 mod scrape;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
 mod server_refusals;

@@ -76,7 +76,7 @@ async fn moved(database: &TestDatabase) -> String {
 }
 
 async fn classes(database: &TestDatabase) -> String {
-    let sql = "SELECT coalesce(string_agg(class || attempts, ' ' ORDER BY \"offset\"), '') FROM handstamp.dead_letters";
+    let sql = "SELECT coalesce(string_agg(class || attempts, ' ' ORDER BY class DESC), '') FROM handstamp.dead_letters";
     database.admin().await.query_one(sql, &[]).await.unwrap().get(0)
 }
 
