@@ -66,6 +66,8 @@ const VALUES: &[&str] = &[
     "\"365days\"",
     "\"2 weeks\"",
     "\" 5 s \"",
+    "\"id\"",
+    "[\"id\"]",
     "\":type = 'a'\"",
     "{ a = \"numeric\" }",
     "\"SELECT count(*) FROM messages\"",

@@ -323,17 +323,18 @@ fn there_is_a_manual_page_for_each_command() {
     for name in ["handstamp", "handstamp-run", "handstamp-dlq-redrive", "handstamp-init"] {
         assert!(place.path(&format!("man1/{name}.1")).is_file(), "{name}: {pages:?}");
     }
-    renders_without_a_warning(&place);
+    renders_without_a_warning(&place, &pages);
 }
 
 /// Where a renderer is installed it has nothing to complain about.
-fn renders_without_a_warning(place: &Place) {
-    let tried = ["mandoc -Tlint -Wwarning", "groff -man -ww -Tutf8 -z"].into_iter().find_map(|line| {
-        let mut words = line.split(' ');
-        let mut command = Command::new(words.next()?);
-        command.args(words).arg("man1/handstamp-run.1").current_dir(place.path(""));
-        command.stdin(Stdio::null()).output().ok().map(|output| (line, output))
-    });
+fn renders_without_a_warning(place: &Place, pages: &[PathBuf]) {
+    let tried =
+        ["mandoc -Tlint -Wwarning", "groff -K utf8 -man -ww -Tutf8 -z"].into_iter().find_map(|line| {
+            let mut words = line.split(' ');
+            let mut command = Command::new(words.next()?);
+            command.args(words).args(pages).current_dir(place.path(""));
+            command.stdin(Stdio::null()).output().ok().map(|output| (line, output))
+        });
     if let Some((line, output)) = tried {
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert!(output.status.success() && said.trim().is_empty(), "{line}: {said}");

@@ -115,7 +115,7 @@ error: bad.toml:7: consumer.order: expected one of "partition", "key", "none"; f
 error: bad.toml:8: source.brokers: is missing; write for example `brokers = "127.0.0.1:9092"`
 error: bad.toml:10: source.brokrs: unknown key; did you mean `brokers`?
 error: bad.toml:12: source.group: the environment variable NOT_SET_ANYWHERE is not set; set it, or give a default: ${NOT_SET_ANYWHERE:-…}
-error: bad.toml:13: identity.header: is not alone: exactly one of `header`, `field`, `fields` or `key = true` says where the producer put the id
+error: bad.toml:13: identity.header: is not alone: exactly one of `header`, `field`, `fields`, `key = true` or `cloudevents = true` says where the producer put the id
 error: bad.toml:20: effect[1].sql: DROP changes the schema: put it into the file of `[store] setup`, which `migrate` runs once
 error: bad.toml:22: effect[2].sql: `optional` names "amuont", but the statement has no parameter :amuont (it has :amount)
 error: bad.toml:23: effect[2].expect_rows: expected a whole number or "any"; found a string
