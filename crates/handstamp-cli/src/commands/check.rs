@@ -8,6 +8,7 @@ use crate::findings::Findings;
 use crate::output;
 use crate::peek;
 use handstamp_core::StoreError;
+use handstamp_stores::effect::SetRows;
 
 /// Checks a pipeline. Nothing is consumed, and nothing that is written stays.
 ///
@@ -102,6 +103,17 @@ fn effects(config: &Config, findings: &mut Findings) {
                     effect.line
                 ),
                 "add `expect_rows = 1`, or `expect_rows = \"any\"` to say that it may",
+            );
+        }
+        if effect.compiled.set.as_ref().is_some_and(|set| set.expect == SetRows::Any) {
+            findings.warn(
+                format!(
+                    "effect {} (line {}): it may touch any number of rows, so a message of a batch that it leaves out \
+                     goes unnoticed",
+                    index + 1,
+                    effect.line
+                ),
+                "leave `expect_rows` out where each message is one row, or say how many with `expect_rows_sql`",
             );
         }
     }
