@@ -487,9 +487,7 @@ impl<S: StartStore> Engine<S> {
         let received_at = crate::clock::now();
         let guard = self.shared.options.version.as_ref();
         let item = |delivery| Item::new(delivery, &self.identity, limit, received_at).versioned(guard);
-        let mut batches: Vec<Vec<Item>> =
-            turn.into_iter().map(|batch| batch.into_iter().map(item).collect()).collect();
-        batches.iter_mut().for_each(|batch| self.shared.pass_over(batch));
+        let batches = self.shared.wanted_of(turn, item);
         let shared = Rc::clone(&self.shared);
         let turn = async move { TurnEnd::Lane(lane, shared.run_turn(lane, batches, slot).await) };
         self.running.push(turn.boxed_local());

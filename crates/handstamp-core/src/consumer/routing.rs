@@ -15,7 +15,7 @@
 use super::batch::Shared;
 use super::dispatch::DynHandler;
 use super::item::{End, Failure, Item};
-use crate::delivery::Disposition;
+use crate::delivery::{Delivery, Disposition};
 use crate::handler::{HandlerError, Route};
 use crate::message::Message;
 use crate::start::StartStore;
@@ -57,8 +57,22 @@ impl Item {
 }
 
 impl<S: StartStore> Shared<S> {
+    /// The items of a turn's batches, without what is passed over.
+    pub(super) fn wanted_of(
+        &self,
+        turn: Vec<Vec<Delivery>>,
+        item: impl Fn(Delivery) -> Item,
+    ) -> Vec<Vec<Item>> {
+        let items = |batch: Vec<Delivery>| {
+            let mut items: Vec<Item> = batch.into_iter().map(&item).collect();
+            self.pass_over(&mut items);
+            items
+        };
+        turn.into_iter().map(items).collect()
+    }
+
     /// Takes out of a batch what is passed over, counts it and settles it.
-    pub(super) fn pass_over(&self, batch: &mut Vec<Item>) {
+    fn pass_over(&self, batch: &mut Vec<Item>) {
         let passed: Vec<Item> = batch.extract_if(.., |item| item.is_passed_over(&*self.handler)).collect();
         if passed.is_empty() {
             return;
