@@ -34,6 +34,7 @@ mod redrive;
 mod refusals;
 mod routing;
 mod scrape;
+mod sets;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
 mod server_refusals;
 mod signals;
