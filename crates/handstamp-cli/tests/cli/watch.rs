@@ -9,8 +9,11 @@ use std::time::Duration;
 
 const ANY_PORT: [&str; 2] = ["--watch", "127.0.0.1:0"];
 
+/// Labels that a series has.
+type Has = &'static [(&'static str, &'static str)];
+
 /// The counters of the report, and where they stand among the metrics.
-const COUNTERS: [(&str, &str, &[(&str, &str)]); 23] = [
+const COUNTERS: [(&str, &str, Has); 23] = [
     ("received", "handstamp_messages_received_total", &[]),
     ("applied", "handstamp_messages_total", &[("outcome", "applied")]),
     ("duplicate", "handstamp_messages_total", &[("outcome", "duplicate")]),
