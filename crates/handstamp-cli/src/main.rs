@@ -16,7 +16,7 @@ mod output;
 mod peek;
 mod publish;
 mod redact;
-#[cfg(test)]
+#[cfg(all(test, feature = "file", feature = "kafka", feature = "postgres", feature = "sqlite"))]
 mod reference_tests;
 mod signals;
 mod watch;

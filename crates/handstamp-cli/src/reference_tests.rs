@@ -198,7 +198,6 @@ fn table(names: [&str; 2], columns: [Vec<(&'static str, String)>; 2]) -> String 
     table
 }
 
-#[cfg(all(feature = "file", feature = "kafka", feature = "postgres", feature = "sqlite"))]
 #[test]
 fn the_page_of_capabilities_is_the_data_of_sources_and_stores() {
     use handstamp_core::Source;
@@ -272,7 +271,6 @@ fn tables(sql: &str) -> String {
     page
 }
 
-#[cfg(all(feature = "postgres", feature = "sqlite"))]
 #[test]
 fn the_page_of_tables_is_what_the_migrations_make() {
     let postgres = handstamp_stores::postgres::show_sql(&handstamp_stores::postgres::SchemaName::default());
