@@ -32,13 +32,14 @@ const DISTINCT: &str = "SELECT count(DISTINCT account_id) FROM messages";
 pub(crate) fn program(options: &Options) -> Program {
     let many = options.count(400_000, 20_000);
     let lines = options.count(200_000, 5_000);
-    let claims = options.count(100, 5);
+    // What `--messages` says is not about them.
+    let claims = if options.quick { 5 } else { 100 };
     let kafka = |label: &str, who, lanes| {
         let setting = Setting { lanes, set: true, ..Setting::new(who, many, BATCH_MAX) };
         Side::new(label, move || kafka_run("set", setting))
     };
     let ratio = |label: &str, what: &str, bar| {
-        Figure::ratio(label, &format!("ours, {what}"), &format!("bare, {what}"), bar)
+        Figure::ratio(label, &format!("ours {what}"), &format!("bare {what}"), bar)
     };
     Program {
         name: "set",
@@ -54,22 +55,22 @@ pub(crate) fn program(options: &Options) -> Program {
             ("messages", format!("{many} from Kafka, {lines} from the file, {claims} claims of 1,000 ids")),
         ],
         sides: vec![
-            kafka("ours, Postgres, 1 lane", Who::Ours, 1),
-            kafka("bare, Postgres, 1 lane", Who::Bare, 1),
-            kafka("ours, Postgres, 2 lanes", Who::Ours, 2),
-            kafka("bare, Postgres, 2 lanes", Who::Bare, 2),
-            Side::new("ours, duplicates", move || claim::duplicates(true, claims)),
-            Side::new("bare, duplicates", move || claim::duplicates(false, claims)),
-            Side::new("ours, SQLite", move || {
+            kafka("ours Postgres 1 lane", Who::Ours, 1),
+            kafka("bare Postgres 1 lane", Who::Bare, 1),
+            kafka("ours Postgres 2 lanes", Who::Ours, 2),
+            kafka("bare Postgres 2 lanes", Who::Bare, 2),
+            Side::new("ours duplicates", move || claim::duplicates(true, claims)),
+            Side::new("bare duplicates", move || claim::duplicates(false, claims)),
+            Side::new("ours SQLite", move || {
                 bare_sqlite::run(lines, |folder, marks| ours::run_sqlite_sets(folder, BATCH_MAX, marks))
             }),
-            Side::new("bare, SQLite", move || {
+            Side::new("bare SQLite", move || {
                 bare_sqlite::run(lines, |folder, marks| bare_sqlite::bare(folder, BATCH_MAX, true, marks))
             }),
         ],
         figures: vec![
-            ratio("set, Kafka to Postgres, one lane: ours / bare", "Postgres, 1 lane", Bar::AtLeast(0.9)),
-            ratio("set, Kafka to Postgres, two lanes: ours / bare", "Postgres, 2 lanes", Bar::None),
+            ratio("set, Kafka to Postgres, one lane: ours / bare", "Postgres 1 lane", Bar::AtLeast(0.9)),
+            ratio("set, Kafka to Postgres, two lanes: ours / bare", "Postgres 2 lanes", Bar::None),
             ratio(
                 "duplicates through the store, digests compared: ours / bare",
                 "duplicates",
@@ -79,13 +80,13 @@ pub(crate) fn program(options: &Options) -> Program {
             Figure::single(
                 "set, Kafka to Postgres, one lane: messages/s",
                 "rate",
-                "ours, Postgres, 1 lane",
+                "ours Postgres 1 lane",
                 Bar::None,
             ),
             Figure::single(
                 "set, Kafka to Postgres, two lanes: messages/s",
                 "rate",
-                "ours, Postgres, 2 lanes",
+                "ours Postgres 2 lanes",
                 Bar::None,
             ),
         ],
