@@ -259,6 +259,7 @@ fn a_broker_that_dies_and_comes_back_loses_nothing_and_one_that_stays_away_does_
     all.sort_unstable();
     all.dedup();
     assert_each_once(all, 0, 20_200);
+    assert_eq!(engine.noticed(Notice::BrokerBack), 1, "said once");
     own.services("kill");
     engine.until("away again", |e| e.noticed(Notice::BrokerAway) == 2);
     engine.close();
