@@ -209,10 +209,12 @@ async fn taking_over_twice_counts_once_and_each_owner_once() {
         drop(started(&store, &consumer, &alone(by, 5, "a"), &["a"]).await);
     }
     let next = starter("next/3");
-    let first = taken_over(&store, &consumer, &next).await;
+    let mut first = taken_over(&store, &consumer, &next).await;
     assert_eq!((first.orphans.len(), first.crashes.len()), (2, 2));
     assert!(first.crashes.is_sorted_by_key(|crash| crash.at), "the oldest first");
     assert!(first.crashes.iter().all(|crash| crash.dedup == dedup("a")));
+    assert!(first.crashes.iter().all(|crash| crash.is_new));
+    first.crashes.iter_mut().for_each(|crash| crash.is_new = false);
     for by in [&next, &starter("another/4")] {
         let again = taken_over(&open(&folder).await, &consumer, by).await;
         assert_eq!(again.crashes, first.crashes);

@@ -233,7 +233,8 @@ impl MemoryStore {
                 }
             }
             taken.orphans.push(self.shown(&kept));
-            if is(StartBreak::TakeOverRemoves) {
+            let sure = !unsure.iter().any(|(other, _)| *other == key);
+            if is(StartBreak::TakeOverRemoves) && sure {
                 starts.lanes.remove(&key);
             }
         }

@@ -3,12 +3,13 @@
 use super::StartHarness;
 use super::given::{LANE, Process, claim_of, crashes_by, dedup_of, orphans_are};
 use crate::check::{ensure, same};
-use crate::parking_suite::given::due;
+use crate::parking_suite::given::{again, due};
 use crate::store_suite::name;
 use crate::{CaseFailure, CaseResult};
 use handstamp_core::parked::ParkingStore;
 use handstamp_core::{Lost, Store, TakenOver};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) async fn ending_a_lane_leaves_the_others<H: StartHarness>(harness: &H) -> CaseResult {
     let one = Process::new(harness, "one").await?;
@@ -90,10 +91,10 @@ pub(crate) async fn who_withdraws_keeps_what_it_holds<H: StartHarness>(harness: 
     same("crashes kept", &harness.crashes(&name("wallet")?, &dedup_of("c")?).await, &0)?;
     one.withdraws(Lost::Lanes(std::slice::from_ref(&lost))).await?;
     orphans_are(&both().await?, &[&many])?;
-    let is_suspected = async || Ok::<_, CaseFailure>(two.dies_with(&["a"]).await?[0].suspected);
-    same("whether the parked message is started still", &is_suspected().await?, &true)?;
+    let (tx, rows) = two.takes(&["a"]).await?;
+    same("whether the parked message is started still", &rows[0].suspected, &true)?;
+    two.resumes(tx, &[("a", again(Duration::ZERO, 1))]).await?;
     one.withdraws(Lost::Parked).await?;
-    same("whether the parked message is started still", &is_suspected().await?, &false)?;
     orphans_are(&both().await?, &[&many])?;
     one.withdraws(Lost::Everything).await?;
     same("taken over", &both().await?, &TakenOver::default())
@@ -132,8 +133,9 @@ pub(crate) async fn what_is_decided_has_no_crashes_left<H: StartHarness>(harness
     let one = Process::new(harness, "one").await?;
     let two = Process::new(harness, "two").await?;
     one.dies_alone("a").await?;
-    one.dies_in(&one.alone("credits/1", "b")?).await?;
-    crashes_by(&two.takes_over(&[LANE, "credits/1"]).await?.crashes, &[&one])?;
+    let three = Process::new(harness, "three").await?;
+    three.dies_alone("b").await?;
+    crashes_by(&two.takes_over(&[LANE]).await?.crashes, &[&one, &three])?;
     let crashes = async || {
         let (a, b) = (dedup_of("a")?, dedup_of("b")?);
         let wallet = name("wallet")?;

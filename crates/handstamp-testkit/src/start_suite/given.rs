@@ -101,14 +101,6 @@ impl<S: StartStore> Process<S> {
         patient("withdraw", async || self.store.withdraw(&self.consumer, &self.by.owner, lost).await).await
     }
 
-    /// Lives: moves after a third of the time that it has, and withdraws after as long again beyond it.
-    pub(super) async fn lives(&self, lost: Lost<'_>, moves: impl Future<Output = CaseResult>) -> CaseResult {
-        tokio::time::sleep(PATIENCE / 3).await;
-        moves.await?;
-        tokio::time::sleep(PATIENCE).await;
-        self.withdraws(lost).await
-    }
-
     /// Forgets orphans that these processes left on the lane.
     pub(super) async fn forgets(&self, passed: &[&Self]) -> CaseResult {
         let passed: Vec<_> = passed.iter().map(|process| (LANE.into(), process.by.owner)).collect();
@@ -175,6 +167,17 @@ impl<S: StartStore> Process<S> {
         self.store.resume(&mut tx, &self.consumer, &outcomes).await?;
         Ok(self.store.commit(tx).await?)
     }
+}
+
+/// Of a living owner: moves after a third of the time that it has, and ends as long again beyond it.
+pub(super) async fn lives(
+    moves: impl Future<Output = CaseResult>,
+    ends: impl Future<Output = CaseResult>,
+) -> CaseResult {
+    tokio::time::sleep(PATIENCE / 3).await;
+    moves.await?;
+    tokio::time::sleep(PATIENCE).await;
+    ends.await
 }
 
 fn key_of(start: &Start) -> (&Arc<str>, Owner) {

@@ -1,7 +1,7 @@
 //! Parked messages: a suspect runs alone, and only who was alone is charged.
 
 use super::StartHarness;
-use super::given::{LANE, Process, crashes_by, dedup_of, told};
+use super::given::{LANE, Process, crashes_by, dedup_of, lives, told};
 use super::taking_over::gives_up;
 use crate::check::{ensure, same};
 use crate::parking_suite::given::{again, dead, due, of_key};
@@ -99,7 +99,7 @@ pub(crate) async fn who_starts_a_parked_message_anew_is_not_dead<H: StartHarness
     let two = Process::new(harness, "two").await?;
     parked(harness, &["a"]).await?;
     one.dies_again_with("a").await?;
-    let lives = one.lives(Lost::Parked, one.dies_again_with("a"));
+    let lives = lives(one.dies_again_with("a"), one.withdraws(Lost::Parked));
     let (taken, lived) = tokio::join!(two.start_due(1), lives);
     lived?;
     let (tx, rows) = taken?.ok_or_else(|| CaseFailure("nothing is due".into()))?;

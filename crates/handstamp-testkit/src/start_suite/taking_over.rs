@@ -1,13 +1,13 @@
 //! Taking over: what was left behind, and whom it charges.
 
 use super::StartHarness;
-use super::given::{LANE, Process, claim_of, crashes_by, dedup_of, orphans_are};
+use super::given::{LANE, Process, claim_of, crashes_by, dedup_of, lives, orphans_are};
 use crate::check::same;
 use crate::parking_suite::given::{claims_of, due};
 use crate::store_suite::name;
 use crate::{CaseFailure, CaseResult};
 use handstamp_core::parked::{Park, ParkingStore};
-use handstamp_core::{Crash, DeadLetter, FailureClass, Lost, PATIENCE, Start, Store, TakenOver};
+use handstamp_core::{Crash, DeadLetter, FailureClass, PATIENCE, Start, Store, TakenOver};
 
 pub(crate) async fn only_the_lanes_asked_for_are_taken_over<H: StartHarness>(harness: &H) -> CaseResult {
     let one = Process::new(harness, "one").await?;
@@ -55,13 +55,12 @@ pub(crate) async fn an_owner_has_time_to_take_a_lane_back<H: StartHarness>(harne
     let one = Process::new(harness, "one").await?;
     let two = Process::new(harness, "two").await?;
     one.dies_alone("a").await?;
-    let lost = [LANE.into()];
-    let withdraws = async {
+    let ends = async {
         tokio::time::sleep(PATIENCE / 3).await;
-        one.withdraws(Lost::Lanes(&lost)).await
+        one.ends(Some(&[LANE])).await
     };
-    let (taken, withdrawn) = tokio::join!(two.takes_over(&[LANE]), withdraws);
-    withdrawn?;
+    let (taken, ended) = tokio::join!(two.takes_over(&[LANE]), ends);
+    ended?;
     same("taken over", &taken?, &TakenOver::default())?;
     same("crashes kept", &harness.crashes(&name("wallet")?, &dedup_of("a")?).await, &0)
 }
@@ -70,8 +69,7 @@ pub(crate) async fn who_starts_anew_on_a_lane_is_not_dead<H: StartHarness>(harne
     let one = Process::new(harness, "one").await?;
     let two = Process::new(harness, "two").await?;
     one.dies_alone("a").await?;
-    let lost = [LANE.into()];
-    let lives = one.lives(Lost::Lanes(&lost), one.dies_alone("a"));
+    let lives = lives(one.dies_alone("a"), one.ends(Some(&[LANE])));
     let (taken, lived) = tokio::join!(two.takes_over(&[LANE]), lives);
     lived?;
     same("taken over", &taken?, &TakenOver::default())?;
