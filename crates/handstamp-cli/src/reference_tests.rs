@@ -1,5 +1,8 @@
 //! The reference pages that are made from the program: each is compared, and `HANDSTAMP_UPDATE=1` writes it anew.
 
+// Helpers of tests panic as tests do: that is the failure report.
+#![allow(clippy::expect_used)]
+
 use crate::exit::{Exit, source_exit, store_exit};
 use handstamp_core::source::{DeliveryCount, SettleKind};
 use handstamp_core::{Capabilities, FailureClass, SourceErrorKind, Store, StoreCapabilities, StoreErrorKind};

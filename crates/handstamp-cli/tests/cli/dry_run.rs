@@ -8,8 +8,11 @@ use std::process::Command;
 /// Counters that a dry run and a run have in common.
 const WORDS: [&str; 6] = ["applied", "duplicate", "id_reused", "stale", "unmatched", "dead_lettered"];
 
+/// Files of a folder by name.
+type Files = BTreeMap<String, Vec<u8>>;
+
 /// Every file of a folder with its bytes; of databases what is in them.
-fn state(place: &Place) -> BTreeMap<String, Vec<u8>> {
+fn state(place: &Place) -> Files {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(place.path("")).unwrap() {
         let path = entry.unwrap().path();
@@ -210,7 +213,10 @@ mod on_servers {
         text.lines().filter(|line| !line.contains("restrict ")).collect::<Vec<_>>().join("\n")
     }
 
-    fn committed(name: &str) -> BTreeMap<(String, i32), i64> {
+    /// A group's offsets, by topic and partition.
+    type Offsets = BTreeMap<(String, i32), i64>;
+
+    fn committed(name: &str) -> Offsets {
         let options = KafkaOptions::new(variable("HANDSTAMP_TEST_KAFKA"), name, [name]);
         admin::look(&options, Duration::from_secs(10)).unwrap().committed
     }
@@ -269,7 +275,8 @@ mod on_servers {
             Self { place, name, file: "world.toml", source, store }
         }
 
-        fn state(&self) -> (BTreeMap<String, Vec<u8>>, String, BTreeMap<(String, i32), i64>) {
+        /// Files, database, offsets.
+        fn state(&self) -> (Files, String, Offsets) {
             let committed = if self.source == "kafka" { committed(&self.name) } else { BTreeMap::new() };
             (state(&self.place), dump(&self.name), committed)
         }
