@@ -130,6 +130,9 @@ fn with_id(id: &str, body: &str) -> Payload {
     Payload::value(body.to_owned()).with_header("id", Some(Bytes::copy_from_slice(id.as_bytes())))
 }
 
+/// An event of this source with this id.
+type Event = fn(&str, &str) -> Payload;
+
 fn binary(source: &str, id: &str) -> Payload {
     let header = |payload: Payload, name: &'static str, value: &str| {
         payload.with_header(name, Some(Bytes::copy_from_slice(value.as_bytes())))
@@ -151,7 +154,7 @@ mod cases {
     use super::*;
 
     pub(super) async fn events_are_known_by_source_and_id<H: IdentityHarness>(harness: &H) -> CaseResult {
-        let modes: [(&str, fn(&str, &str) -> Payload); 2] = [("", binary), ("s", structured)];
+        let modes: [(&str, Event); 2] = [("", binary), ("s", structured)];
         for (mode, event) in modes {
             let pairs = [("a", "bc"), ("ab", "c"), ("a", "bc"), ("b", "bc")];
             let events = pairs.map(|(source, id)| event(&format!("{mode}{source}"), id));

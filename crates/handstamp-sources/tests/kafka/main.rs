@@ -10,6 +10,7 @@
     reason = "helpers of tests may panic as tests do"
 )]
 
+mod cloud_events;
 mod common;
 mod conformance;
 mod deliver;
