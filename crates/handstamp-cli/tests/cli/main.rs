@@ -32,6 +32,7 @@ mod parked;
 mod peeks;
 mod redrive;
 mod refusals;
+mod scrape;
 mod routing;
 mod scrape;
 mod sets;
