@@ -32,7 +32,6 @@ mod parked;
 mod peeks;
 mod redrive;
 mod refusals;
-mod scrape;
 mod routing;
 mod scrape;
 mod sets;
