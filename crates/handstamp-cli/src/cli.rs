@@ -1,11 +1,15 @@
 //! The command line: what can be typed, with examples.
 
 pub(crate) mod dlq;
+pub(crate) mod import_ids;
+pub(crate) mod prune;
 pub(crate) mod first_contact;
 
 use crate::config::{self, TIME_MAX};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dlq::DlqCommand;
+pub(crate) use import_ids::ImportIdsArgs;
+pub(crate) use prune::PruneArgs;
 use first_contact::{CompletionsArgs, InitArgs, ManArgs};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -111,6 +115,12 @@ of `url` neither beside a `migrate_url`; --show-sql needs no connection at all."
     /// Look at dead letters, send them back, give them up.
     #[command(subcommand)]
     Dlq(DlqCommand),
+    /// Forget ids that can no longer come again.
+    #[command(after_help = prune::AFTER_HELP)]
+    Prune(PruneArgs),
+    /// Take the ids of a table of processed messages into the inbox.
+    #[command(after_help = import_ids::AFTER_HELP)]
+    ImportIds(ImportIdsArgs),
     /// Say in plain words what happens to a message that fails.
     #[command(after_help = "Examples:
   handstamp explain wallet.toml

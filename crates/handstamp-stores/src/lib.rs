@@ -5,6 +5,8 @@
 
 pub mod effect;
 pub mod headers;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub mod own_table;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod redrive;
@@ -13,3 +15,5 @@ mod rehearsal;
 pub mod rows;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "postgres")]
+mod sqlstate;

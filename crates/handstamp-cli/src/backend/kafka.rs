@@ -9,6 +9,7 @@ use crate::config::{Config, KafkaSection};
 use crate::exit::{CliError, Exit};
 use crate::findings::Findings;
 use crate::output;
+use handstamp_core::retention::SourceWindow;
 use handstamp_core::{Identity, Source};
 use handstamp_sources::kafka::{self, KafkaOptions, KafkaSink, KafkaSource, Severity};
 use std::collections::BTreeMap;
@@ -162,6 +163,16 @@ fn check_copies(section: &KafkaSection, topic: &str, findings: &mut Findings) {
         ),
         Err(error) => findings.fail_error(&error.into(), "is the broker running, and may you read the topic?"),
     }
+}
+
+/// For how long each topic can deliver a record again.
+///
+/// # Errors
+/// What the brokers answered.
+pub(crate) async fn windows(section: &KafkaSection) -> Result<Vec<SourceWindow>, CliError> {
+    let topics: Vec<&str> = section.topics.iter().map(|topic| topic.value.as_str()).collect();
+    let (brokers, options) = (&section.brokers.value, producer_options(section));
+    Ok(kafka::windows(brokers, &options, &topics, ANSWER_WITHIN).await?)
 }
 
 /// Publishes to the pipeline's topic.

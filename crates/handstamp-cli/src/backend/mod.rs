@@ -7,12 +7,15 @@
 //! | `kafka` | what the program asks of Kafka beside consuming |
 //! | `sqlite`, `postgres` | `[store]` → a store and its effects |
 //! | `operations` | what operators ask of a store that is there |
+//! | `forgetting` | what a store is asked before anything in it is forgotten |
+//! | `windows` | for how long the source can deliver a message again |
 
 #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
 compile_error!("build the program with a store: the feature `sqlite` or `postgres`");
 #[cfg(not(any(feature = "file", feature = "kafka")))]
 compile_error!("build the program with a source: the feature `file` or `kafka`");
 
+pub(crate) mod forgetting;
 pub(crate) mod dry_run;
 #[cfg(feature = "kafka")]
 pub(crate) mod kafka;
@@ -22,11 +25,13 @@ pub(crate) mod postgres;
 pub(crate) mod source;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+pub(crate) mod windows;
 
 use crate::config::{Config, StoreSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
-use handstamp_core::{BatchHandler, Fingerprint, StartStore, Store, StoreError, StoreErrorKind};
+use handstamp_core::{BatchHandler, Fingerprint, PruneStore, StartStore, Store, StoreError, StoreErrorKind};
+pub(crate) use forgetting::Registered;
 pub(crate) use operations::Operations;
 use std::sync::Arc;
 
@@ -78,7 +83,7 @@ impl NameInStore {
 /// Making one does not connect; each method says what it needs.
 pub(crate) trait Backend: Sized {
     /// The store.
-    type Store: StartStore + Operations;
+    type Store: StartStore + PruneStore + Operations + Registered;
     /// The declared effects.
     type Effects: BatchHandler<<Self::Store as Store>::Tx>;
 

@@ -2,7 +2,7 @@
 
 use super::Backend;
 #[cfg(feature = "file")]
-use super::Operations;
+use super::{Operations, Registered};
 #[cfg(not(all(feature = "kafka", feature = "file")))]
 use super::built_without;
 use crate::config::{Config, SourceSection};
@@ -191,6 +191,29 @@ pub(crate) async fn strange_position<B: Backend>(
     })
 }
 
+/// Ids of older lines may be forgotten: only the newest one says something.
+#[cfg(feature = "file")]
+fn newest_if_forgetting(
+    config: &Config,
+    mut lines: Vec<handstamp_sources::file::SettledLine>,
+) -> Vec<handstamp_sources::file::SettledLine> {
+    if config.retention.is_some() {
+        lines.drain(..lines.len().saturating_sub(1));
+    }
+    lines
+}
+
+/// Whether the last line was read so long ago that its id is forgotten, as `[retention]` says it may be.
+#[cfg(feature = "file")]
+fn is_forgotten(config: &Config) -> bool {
+    let (Some(retention), SourceSection::File(section)) = (&config.retention, &config.source) else {
+        return false;
+    };
+    let written = file_options(config, section).position_path().and_then(|path| path.metadata().ok()?.modified().ok());
+    let age = written.and_then(|written| written.elapsed().ok());
+    age.is_some_and(|age| age >= retention.keep)
+}
+
 /// Where the first line lies that the store does not know.
 #[cfg(feature = "file")]
 async fn first_unknown<B: Backend>(
@@ -203,6 +226,7 @@ async fn first_unknown<B: Backend>(
     if lines.is_empty() {
         return Ok(before);
     }
+    let lines = newest_if_forgetting(config, lines);
     let mut lines: Vec<_> =
         lines.iter().map(|line| (config.identity.message_id(&line.record).ok(), line)).collect();
     // A dead letter without an id is found by how the path was written: ids say it better, if there are any.
@@ -219,7 +243,9 @@ async fn first_unknown<B: Backend>(
             }
             (true, _) => store.knows(&config.name, id.as_ref(), letter).await?,
         };
-        if !known {
+        // A name that nobody has used here is that of an empty store, which forgot nothing.
+        let forgotten = !known && is_forgotten(config) && store.is_registered(&config.name).await?;
+        if !known && !forgotten {
             return Ok(Some(line.record.origin.offset));
         }
     }

@@ -33,6 +33,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<Exit, CliError> {
         cluster(&config, name, &mut findings);
         peek::look(&config, &mut findings);
     }
+    runtime.block_on(retention(&config, &mut findings))?;
     if args.json {
         output::print_json(&findings.json())?;
     } else {
@@ -55,6 +56,16 @@ async fn store(config: &Config, findings: &mut Findings) -> Result<NameInStore, 
             findings.warn(what, todo);
         }
         Ok(name)
+    })
+}
+
+/// Whether ids would be kept for long enough.
+async fn retention(config: &Config, findings: &mut Findings) -> Result<(), CliError> {
+    let Ok(source) = source::source(config, true, None) else { return Ok(()) };
+    let fingerprint = source.fingerprint();
+    with_backend!(config, backend => {
+        super::prune::check(&backend, config, &fingerprint, findings).await;
+        Ok(())
     })
 }
 

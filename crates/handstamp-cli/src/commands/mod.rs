@@ -5,6 +5,7 @@ mod completions;
 mod dlq;
 mod dry_run;
 mod explain;
+mod import_ids;
 mod inbox;
 mod init;
 #[cfg(feature = "lab")]
@@ -12,6 +13,8 @@ pub(crate) mod lab;
 mod left;
 mod man;
 mod migrate;
+mod prune;
+mod pruning;
 pub(crate) mod publish;
 mod run;
 mod schema;
@@ -36,6 +39,8 @@ pub(crate) fn dispatch(command: Command) -> Result<Exit, CliError> {
         Command::Inbox(InboxCommand::Get(args)) => inbox::get(&args),
         Command::Dlq(command) => dlq::dispatch(&command),
         Command::Explain(args) => explain::explain(&args),
+        Command::ImportIds(args) => import_ids::import_ids(&args),
+        Command::Prune(args) => prune::prune(&args),
         Command::Publish(args) => publish::publish(&args),
         Command::Init(args) => init::init(&args),
         Command::Schema => schema::schema(),
@@ -54,6 +59,8 @@ pub(crate) fn nothing(command: &Command) -> Option<Value> {
         Command::Run(args) if args.json => Some(run::nothing()),
         Command::Check(args) if args.json => Some(Value::Object(Map::new())),
         Command::Migrate(args) if args.json => Some(migrate::nothing()),
+        Command::ImportIds(args) if args.json => Some(import_ids::nothing()),
+        Command::Prune(args) if args.json => Some(prune::nothing()),
         Command::Publish(args) if args.json => Some(publish::nothing()),
         Command::Inbox(InboxCommand::Get(args)) if args.json => Some(Value::Object(Map::new())),
         Command::Dlq(command) => dlq::nothing(command),
@@ -73,7 +80,7 @@ pub(crate) fn nothing_of(words: &[String]) -> Option<Value> {
     // The first word that is a command; a file may have the name of another.
     let run = if has("--dry-run") { dry_run::nothing() } else { run::nothing() };
     let commands =
-        [("run", run), ("migrate", migrate::nothing()), ("publish", publish::nothing())];
+        [("run", run), ("migrate", migrate::nothing()), ("publish", publish::nothing()), ("prune", prune::nothing()), ("import-ids", import_ids::nothing())];
     let asked = words.iter().find_map(|word| commands.iter().find(|(name, _)| word == name));
     Some(asked.map_or_else(|| Value::Object(Map::new()), |(_, nothing)| nothing.clone()))
 }

@@ -72,6 +72,7 @@ async fn run_with<B: Backend>(
     // Before the store is opened: a mistake in the file must not wait for a database.
     source::look(config).refuse()?;
     let source = source::source(config, args.fail_fast, args.until_idle)?;
+    let fingerprint = source.fingerprint();
     let opened = tokio::select! {
         biased;
         () = stop.clone().asked() => {
@@ -84,6 +85,7 @@ async fn run_with<B: Backend>(
     let (store, effects) = opened;
     let asked_last = Arc::clone(&store);
     tracing::info!(consumer = %config.name, store = %backend.place(), "running");
+    let forgetting = super::pruning::beside::<B>(Arc::clone(&store), config, fingerprint);
     let consumer = Consumer::builder(config.name.clone())
         .boxed_source(source, config.identity.clone())
         .shared_store(store)
@@ -92,7 +94,11 @@ async fn run_with<B: Backend>(
     let consumer = source::copying(consumer, config)?;
     let consumer = consumer.counting_into(Arc::clone(live));
     let live = LiveLine::start(Arc::clone(live));
-    let result = Box::pin(consumer.run_local(stop.asked())).await;
+    let result = tokio::select! {
+        biased;
+        result = Box::pin(consumer.run_local(stop.asked())) => result,
+        never = forgetting => match never {},
+    };
     drop(live);
     let is_away = result.as_ref().is_err_and(|error| !matches!(error.kind, RunErrorKind::Source(_)));
     let left = if is_away { None } else { left::ask(&*asked_last, config).await };

@@ -67,6 +67,7 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
     top.lenient = !uses.messages();
     let effects = effects::read(&top);
     let copies = dead_letter::read(&top);
+    let retention = super::retention::read(&top);
     let watch = super::watch::read(&top);
     top.lenient = !uses.source();
     let source = required_section(&top, "source").and_then(source);
@@ -97,6 +98,7 @@ pub(crate) fn parse(file: &Path, text: &str, uses: Uses, lookup: Lookup<'_>) -> 
             identity,
             store,
             dead_letter: copies,
+            retention,
             watch,
             effects,
         }),

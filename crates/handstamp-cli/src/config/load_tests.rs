@@ -54,7 +54,7 @@ fn the_defaults_of_the_reference_are_those_that_are_in_force() {
 /// The keys that a section knows are those of the reference, neither more nor less.
 #[test]
 fn every_known_key_is_in_the_reference_and_every_listed_key_is_known() {
-    let common = "name = \"w\"\nqqqqqqqqqqqqq = 1\n[consumer]\nqqqqqqqqqqqqq = 1\n[retry]\nqqqqqqqqqqqqq = 1\n[watch]\nqqqqqqqqqqqqq = 1\nlisten = \"127.0.0.1:1\"\n\
+    let common = "name = \"w\"\nqqqqqqqqqqqqq = 1\n[consumer]\nqqqqqqqqqqqqq = 1\n[retry]\nqqqqqqqqqqqqq = 1\n[retention]\nqqqqqqqqqqqqq = 1\nkeep = \"1d\"\n[watch]\nqqqqqqqqqqqqq = 1\nlisten = \"127.0.0.1:1\"\n\
                   [identity]\nqqqqqqqqqqqqq = 1\nfield = \"/id\"\n[[effect]]\nqqqqqqqqqqqqq = 1\nsql = \"SELECT 1\"\n";
     let kafka = "[dead_letter]\nqqqqqqqqqqqqq = 1\ntopic = \"d\"\n[source]\nqqqqqqqqqqqqq = 1\ntype = \"kafka\"\nbrokers = \"b\"\ntopics = [\"t\"]\ngroup = \"g\"\n\
                  [store]\nqqqqqqqqqqqqq = 1\ntype = \"postgres\"\nurl = \"postgres://h\"\n";
@@ -70,7 +70,7 @@ fn every_known_key_is_in_the_reference_and_every_listed_key_is_known() {
             }));
         }
     }
-    for section in ["consumer", "retry", "source", "identity", "dead_letter", "store", "effect", "watch"] {
+    for section in ["consumer", "retry", "source", "identity", "dead_letter", "store", "effect", "watch", "retention"] {
         assert!(known.remove(section), "{section}");
     }
     assert_eq!(known, listed().into_iter().map(|(name, _)| name).collect());

@@ -9,6 +9,7 @@
 //! | `load` | sections of the file → model |
 //! | `uses` | which parts a command uses: the variables of the others need not be set |
 //! | `codes` | what a database calls a failure |
+//! | `retention` | for how long ids are kept |
 //! | `dead_letter` | the topic for copies of dead letters |
 //! | `effects` | `[[effect]]` |
 //! | `identity` | where the ids are, and what must be equal where one comes again |
@@ -33,6 +34,7 @@ mod model;
 mod parse;
 mod print;
 mod sets;
+mod retention;
 mod uses;
 mod versions;
 mod watch;

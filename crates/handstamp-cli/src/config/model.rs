@@ -4,7 +4,7 @@
 //! use (see `uses`) may hold the names of variables instead of their values.
 
 use super::parse::Text;
-use handstamp_core::{ConsumerName, ConsumerOptions, IdentityRule};
+use handstamp_core::{ConsumerName, ConsumerOptions, IdentityRule, Retention};
 use handstamp_stores::effect::{CompiledEffect, EffectSpec};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,8 @@ pub(crate) struct Config {
     pub(crate) store: StoreSection,
     /// A topic of the source's brokers that receives a copy of each dead letter.
     pub(crate) dead_letter: Option<Text>,
+    /// For how long ids are kept; `None`: for good.
+    pub(crate) retention: Option<Retention>,
     /// Where probes and scrapers are answered.
     pub(crate) watch: Option<SocketAddr>,
     /// What is done for each message, in order.

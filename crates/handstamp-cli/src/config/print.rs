@@ -30,6 +30,9 @@ pub(crate) fn effective(config: &Config) -> String {
         table["listen"] = value(address.to_string());
         document["watch"] = Item::Table(table);
     }
+    if let Some(table) = super::retention::table(config) {
+        document["retention"] = table;
+    }
     let mut out = document.to_string();
     for effect in &config.effects {
         // Writing to a String cannot fail.

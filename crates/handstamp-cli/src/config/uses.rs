@@ -15,6 +15,8 @@ pub(crate) enum Uses {
     Store,
     /// The store, and where the ids are: `dlq redrive`.
     StoreAndIdentity,
+    /// The source, and the store as operators use it: `prune`, `import-ids`.
+    SourceAndStore,
     /// What is done about messages that fail: `explain`.
     Policy,
     /// The store and what is run in it once: `migrate`.
@@ -38,12 +40,12 @@ impl Uses {
 
     /// `[source]`.
     pub(super) fn source(self) -> bool {
-        self.messages() || self == Self::Source
+        self.messages() || matches!(self, Self::Source | Self::SourceAndStore)
     }
 
     /// `[identity]`.
     pub(super) fn identity(self) -> bool {
-        self.source() || self == Self::StoreAndIdentity
+        self.messages() || matches!(self, Self::Source | Self::StoreAndIdentity)
     }
 
     /// `name` and `[consumer]`.
@@ -59,7 +61,11 @@ impl Uses {
     /// `[store] url`, which `migrate` does not need beside a `migrate_url`.
     pub(super) fn url(self, has_migrate_url: bool) -> bool {
         match self {
-            Self::Pipeline | Self::PipelineAndMigration | Self::Store | Self::StoreAndIdentity => true,
+            Self::Pipeline
+            | Self::PipelineAndMigration
+            | Self::Store
+            | Self::StoreAndIdentity
+            | Self::SourceAndStore => true,
             Self::Migration => !has_migrate_url,
             Self::MigrationText | Self::Source | Self::Policy => false,
         }
@@ -72,6 +78,6 @@ impl Uses {
 
     /// `[store] setup`.
     pub(super) fn setup(self) -> bool {
-        !matches!(self, Self::Source | Self::Store | Self::StoreAndIdentity | Self::Policy)
+        !matches!(self, Self::Source | Self::Store | Self::StoreAndIdentity | Self::SourceAndStore | Self::Policy)
     }
 }

@@ -197,7 +197,7 @@ fn a_migration_of_a_database_says_so_too_and_knows_no_unknown_role() {
     let first = place.run(&["migrate", "wallet.toml", "--json"]).exits(0).json();
     assert_eq!(
         (&first["migrations"], &first["setup"]["run"]),
-        (&serde_json::json!(["1", "2", "3", "4"]), &true.into())
+        (&serde_json::json!(["1", "2", "3", "4", "5"]), &true.into())
     );
     let unknown = place.run_at("off", &["migrate", "wallet.toml", "--json", "--grant-to", "no_such_role"]);
     let object = unknown.json();

@@ -18,6 +18,7 @@ mod file_postgres;
 mod first_contact;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
 mod growth;
+mod import_ids;
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 mod kafka_postgres;
 #[cfg(feature = "lab")]
@@ -30,6 +31,7 @@ mod outputs;
 mod packaging;
 mod parked;
 mod peeks;
+mod prune;
 mod redrive;
 mod refusals;
 mod routing;

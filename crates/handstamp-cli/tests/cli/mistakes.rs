@@ -153,10 +153,10 @@ mod postgres {
         };
         let shown = show("a \"role\"");
         let own = |what: &str| format!("GRANT {what} TO \"a \"\"role\"\"\";");
-        for what in ["USAGE ON SCHEMA \"handstamp\"", "SELECT, INSERT, UPDATE ON \"handstamp\".inbox"] {
+        for what in ["USAGE ON SCHEMA \"handstamp\"", "SELECT, INSERT, UPDATE, DELETE ON \"handstamp\".inbox"] {
             assert!(shown.contains(&own(what)), "{what}: {shown}");
         }
-        assert_eq!(shown.lines().filter(|line| line.starts_with("GRANT ")).count(), 13, "{shown}");
+        assert_eq!(shown.lines().filter(|line| line.starts_with("GRANT ")).count(), 15, "{shown}");
         assert!(shown.contains("schema.postgres.sql"), "{shown}");
         assert!(shown.find("CREATE TABLE accounts") < shown.find("GRANT "), "{shown}");
         let without = wallet.place.run(&["migrate", "wallet.toml", "--show-sql"]).exits(0).stdout;

@@ -19,6 +19,8 @@ const COMMANDS: &[&[&str]] = &[
     &["dlq", "parked"],
     &["dlq", "audit"],
     &["publish"],
+    &["prune"],
+    &["import-ids"],
     &["init"],
     &["schema"],
     &["completions"],
@@ -107,7 +109,7 @@ optional = ["amuont"]
     );
     let done = place.quiet(&["check", "bad.toml"]).exits(2);
     let expected = r#"error: bad.toml:1: name: "my wallet" is no consumer name: use 1 to 64 of A-Z a-z 0-9 . _ -
-error: bad.toml:2: colour: unknown key; known here: consumer, dead_letter, effect, identity, name, retry, source, store, watch
+error: bad.toml:2: colour: unknown key; known here: consumer, dead_letter, effect, identity, name, retention, retry, source, store, watch
 error: bad.toml:4: consumer.batch_max: expected a whole number of at least 1; found a string
 error: bad.toml:5: consumer.batch_wait: expected a time with its unit in quotes, such as "30s", "200ms" or "0s"; found a whole number
 error: bad.toml:6: consumer.queue_max_bytes: expected a number of bytes, or a size in quotes such as "4 MiB"; found "4 miles"

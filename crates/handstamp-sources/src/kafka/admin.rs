@@ -86,7 +86,7 @@ fn ask(
 /// What brokers take as a topic's name.
 const TOPIC_RULE: &str = "a topic's name has 1 to 249 of A-Z a-z 0-9 . _ - and is neither . nor ..";
 
-fn unanswered(brokers: &str, error: KafkaError) -> SourceError {
+pub(super) fn unanswered(brokers: &str, error: KafkaError) -> SourceError {
     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::InvalidTopic) {
         let message = format!("Kafka at {brokers} refuses the topic's name: {TOPIC_RULE}");
         return SourceError::new(SourceErrorKind::Config, message).with_source(error);
@@ -103,7 +103,7 @@ fn unanswered(brokers: &str, error: KafkaError) -> SourceError {
         .with_source(error)
 }
 
-fn plain(
+pub(super) fn plain(
     brokers: &str,
     options: &BTreeMap<String, String>,
 ) -> Result<(KafkaOptions, ClientConfig), SourceError> {

@@ -15,6 +15,7 @@
 //! | `deliver`, `records`, `outbox` | from a partition's queue to the engine |
 //! | `settle`, `commit` | from settled deliveries to committed offsets |
 //! | `sink`, `admin` | publishing; questions for `check` |
+//! | `windows` | for how long a topic's records can be delivered again |
 //! | `peek` | the next records, looked at without joining the group |
 //! | `mock` | a broker inside this process, for the crash lab (feature `kafka-mock`) |
 //! | `context`, `wake`, `ffi` | callbacks, waking, everything that needs `unsafe` |
@@ -45,8 +46,10 @@ mod thread;
 mod trouble;
 mod waits;
 mod wake;
+mod windows;
 
 pub use config::{KafkaOptions, Problem};
 pub use settings::Severity;
 pub use sink::{KafkaSink, record_for};
 pub use source::KafkaSource;
+pub use windows::windows;

@@ -16,3 +16,4 @@ mod conformance;
 mod deliver;
 mod rebalance;
 mod shapes;
+mod windows;

@@ -14,6 +14,7 @@
 //! 25P02 in a handler is the second error of a handler that swallowed the first: its own failure. Only
 //! the guard of the commit makes it `Swallowed`.
 
+pub use crate::sqlstate::kind_of_code;
 use handstamp_core::{Fault, StoreError, StoreErrorKind};
 use std::error::Error;
 use std::io;
@@ -21,25 +22,6 @@ use tokio_postgres::error::DbError;
 
 /// The code of a deadlock: the batch runs again alone.
 pub(crate) const DEADLOCK: &str = "40P01";
-
-/// The kind behind a SQLSTATE.
-#[must_use]
-pub fn kind_of_code(code: &str) -> StoreErrorKind {
-    use StoreErrorKind::{Conflict, SchemaMismatch, Statement, Timeout, Unavailable};
-    match code {
-        "25006" | "40003" | "XX001" | "XX002" => Unavailable,
-        "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => Unavailable,
-        "57014" | "25P03" | "25P04" => Timeout,
-        "40002" => Statement,
-        "55P03" => Conflict,
-        _ => match code.get(..2).unwrap_or("") {
-            "08" | "28" | "3D" | "53" | "58" | "F0" => Unavailable,
-            "40" => Conflict,
-            "0A" | "26" | "3F" | "42" => SchemaMismatch,
-            _ => Statement,
-        },
-    }
-}
 
 /// What the database says of an error, looked for in the whole chain; `None`: no database error.
 #[must_use]

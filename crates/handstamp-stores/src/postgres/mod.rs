@@ -42,6 +42,7 @@ mod flight;
 mod import;
 mod inbox;
 mod migrate;
+mod own_table;
 mod parked;
 mod pipeline;
 mod prune;
@@ -63,4 +64,5 @@ pub use inbox::{ConsumerName, claim, claim_many, claim_with_digest};
 pub use migrate::{
     MigrateOptions, Migrated, SCHEMA_VERSION, Setup, migrate, migrate_with, show_grants, show_sql,
 };
+pub use own_table::claim_own;
 pub use store::{PostgresStore, Tx};

@@ -15,6 +15,7 @@ mod harness;
 mod level0;
 mod mass_failure;
 mod migrations;
+mod own_table;
 mod pages;
 mod parked;
 mod private;

@@ -156,9 +156,3 @@ mod marking {
 
     handstamp_testkit::identity_suite!(SqliteHarness::new());
 }
-
-mod forgetting {
-    use super::SqliteHarness;
-
-    handstamp_testkit::prune_suite!(SqliteHarness::new());
-}

@@ -9,6 +9,7 @@ mod effects;
 mod endings;
 mod engine;
 mod failures;
+mod level0;
 mod mass_failure;
 mod migrations;
 mod objections;
