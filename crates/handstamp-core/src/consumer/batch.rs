@@ -233,7 +233,7 @@ impl<S: StartStore> Shared<S> {
     ) -> BatchEnd {
         let mut queue = VecDeque::from(items);
         let mut size = ChunkSize::default();
-        let (mut faults, mut since) = (0, None);
+        let (mut faults, mut since) = (0_u32, None);
         while let Some(first) = queue.front() {
             let (lane, wait) = (first.lane, first.alone.unwrap_or_default());
             let leaves = (size.is_apart() || first.suspected) && !self.goes_on(lane);
@@ -281,17 +281,14 @@ impl<S: StartStore> Shared<S> {
                     if self.options.fail_fast && error.kind == StoreErrorKind::Unavailable {
                         return self.fatal(queue, chunk, error);
                     }
-                    self.say_outage(&error, &|| chunk[0].shown());
-                    self.live.add(&Counts { reruns: 1, ..Counts::default() });
-                    let wait = backoff_for(error.kind).wait(faults, random());
-                    faults = faults.saturating_add(1);
                     let lasts = since.get_or_insert(began).elapsed();
+                    faults = faults.saturating_add(1);
                     if error.kind == StoreErrorKind::Conflict && faults > CONFLICTS_BEFORE_SMALLER {
                         size.limit = (chunk.len() / 2).max(1);
                     }
+                    let goes_on = self.wait_again(lane, &chunk[0], &error, faults, lasts).await;
                     prepend(&mut queue, chunk);
-                    let passes = faults <= CONFLICTS_THAT_PASS && lasts <= CONFLICT_QUIET;
-                    if !self.sleep_for_store(lane, wait, error.kind, passes).await {
+                    if !goes_on {
                         return self.give_back(queue);
                     }
                 }
@@ -303,6 +300,22 @@ impl<S: StartStore> Shared<S> {
             }
         }
         BatchEnd::Done
+    }
+
+    /// Waits after a fault that is nobody's, of so many one after another; false: the rest is given back.
+    async fn wait_again(
+        &self,
+        lane: Lane,
+        first: &Item,
+        error: &StoreError,
+        faults: u32,
+        lasts: Duration,
+    ) -> bool {
+        self.say_outage(error, &|| first.shown());
+        self.live.add(&Counts { reruns: 1, ..Counts::default() });
+        let wait = backoff_for(error.kind).wait(faults - 1, random());
+        let passes = faults <= CONFLICTS_THAT_PASS && lasts <= CONFLICT_QUIET;
+        self.sleep_for_store(lane, wait, error.kind, passes).await
     }
 
     /// What came of a chunk, and whether it helped that its message had waited in place.

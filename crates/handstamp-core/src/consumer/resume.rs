@@ -157,16 +157,17 @@ impl<S: StartStore> Shared<S> {
         Look { found: Found::Fault, end }
     }
 
+    fn row(&self, parked: ParkedMessage) -> Row {
+        let mut row = Row::new(parked, &self.options.policy, self.options.version.as_ref());
+        row.route(&*self.handler);
+        row
+    }
+
     /// Decides every row; the first transaction holds them all.
     async fn resume(&self, tx: S::Tx, rows: Vec<ParkedMessage>, pass: Pass<'_>, slot: &mut Slot) -> BatchEnd {
         self.live.add(&Counts { resumed: rows.len() as u64, ..Counts::default() });
         let (options, mut opened, mut faults) = (&self.options, Some(tx), 0);
-        let row = |row| {
-            let mut row = Row::new(row, &options.policy, options.version.as_ref());
-            row.route(&*self.handler);
-            row
-        };
-        let mut work = Work { queue: rows.into_iter().map(row).collect(), ..Work::default() };
+        let mut work = Work { queue: rows.into_iter().map(|row| self.row(row)).collect(), ..Work::default() };
         let mut pass = Some(pass);
         loop {
             let passes = pass.is_some() || self.gate.is_closed();
@@ -182,9 +183,9 @@ impl<S: StartStore> Shared<S> {
             let attempt = self.resume_chunk(opened.take(), &mut chunk, &mut work, &mut aside).await;
             work.queue.extend(aside);
             let id = |at: usize| chunk[at].parked.letter.id.as_ref();
-            let held = self.gate.hear(pass.take().unwrap_or(Pass::FREE), Run::Parked, &attempt, id, |at| {
-                chunk[at].shown()
-            });
+            let held = self
+                .gate
+                .hear(pass.take().unwrap_or(Pass::FREE), Run::Parked, &attempt, id, |at| chunk[at].shown());
             let fault = matches!(attempt, Attempt::Again(_) | Attempt::Uncopied);
             faults = if fault { faults + 1 } else { 0 };
             match attempt {
