@@ -5,7 +5,7 @@
 
 pub mod effect;
 pub mod headers;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "sqlx"))]
 pub mod own_table;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -15,5 +15,7 @@ mod rehearsal;
 pub mod rows;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "sqlx"))]
 mod sqlstate;
+#[cfg(feature = "sqlx")]
+pub mod sqlx;

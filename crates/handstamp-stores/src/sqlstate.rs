@@ -11,6 +11,7 @@
 use handstamp_core::StoreErrorKind;
 
 /// The kind behind a SQLSTATE.
+#[cfg_attr(not(feature = "postgres"), allow(unreachable_pub, reason = "the Postgres store shows it"))]
 #[must_use]
 pub fn kind_of_code(code: &str) -> StoreErrorKind {
     use StoreErrorKind::{Conflict, SchemaMismatch, Statement, Timeout, Unavailable};
