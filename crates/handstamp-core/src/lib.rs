@@ -4,7 +4,7 @@
 //!
 //! * the words: [`Message`], [`Delivery`], [`Claim`], [`DeadLetter`], [`Report`];
 //! * the seams: [`Source`], [`Store`], [`Sink`], [`Handler`] and [`BatchHandler`];
-//! * the pure rules: [`identity`], [`decide`], [`retry`], [`breaker`], [`offsets`], [`retention`], [`version`], [`json`], [`invariants`];
+//! * the pure rules: [`identity`], [`digest`], [`decide`], [`retry`], [`breaker`], [`offsets`], [`retention`], [`version`], [`json`], [`invariants`];
 //! * the named places where the crash lab ends the process: [`CrashPoint`];
 //! * the engine: [`Consumer`], which polls a source, claims in batches, runs handlers inside the
 //!   store's transaction, commits, and only then settles.

@@ -164,6 +164,14 @@ mod postgres18 {
     handstamp_testkit::store_suite!(super::PostgresHarness::new(super::Server::V18).await);
 }
 
+mod postgres15_versions {
+    handstamp_testkit::version_suite!(super::PostgresHarness::new(super::Server::V15).await);
+}
+
+mod postgres18_versions {
+    handstamp_testkit::version_suite!(super::PostgresHarness::new(super::Server::V18).await);
+}
+
 mod postgres15_forgets {
     handstamp_testkit::prune_suite!(super::PostgresHarness::new(super::Server::V15).await);
 }

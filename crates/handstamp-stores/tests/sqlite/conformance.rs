@@ -145,14 +145,20 @@ mod starting {
     handstamp_testkit::start_suite!(SqliteHarness::new());
 }
 
+mod marking {
+    use super::SqliteHarness;
+
+    handstamp_testkit::version_suite!(SqliteHarness::new());
+}
+
+mod knowing {
+    use super::SqliteHarness;
+
+    handstamp_testkit::identity_suite!(SqliteHarness::new());
+}
+
 mod forgetting {
     use super::SqliteHarness;
 
     handstamp_testkit::prune_suite!(SqliteHarness::new());
-}
-
-mod marking {
-    use super::SqliteHarness;
-
-    handstamp_testkit::identity_suite!(SqliteHarness::new());
 }
