@@ -1,16 +1,16 @@
 //! The command line: what can be typed, with examples.
 
 pub(crate) mod dlq;
+pub(crate) mod first_contact;
 pub(crate) mod import_ids;
 pub(crate) mod prune;
-pub(crate) mod first_contact;
 
 use crate::config::{self, TIME_MAX};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dlq::DlqCommand;
+use first_contact::{CompletionsArgs, InitArgs, ManArgs};
 pub(crate) use import_ids::ImportIdsArgs;
 pub(crate) use prune::PruneArgs;
-use first_contact::{CompletionsArgs, InitArgs, ManArgs};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -37,8 +37,9 @@ fn main() -> ExitCode {
         output::say_error(&format!("panic: {panic}"));
     }));
     let nothing = commands::nothing(&cli.command);
-    let outcome =
-        std::panic::catch_unwind(|| logging::start(&cli.log, cli.log_format).and_then(|()| commands::dispatch(cli.command)));
+    let outcome = std::panic::catch_unwind(|| {
+        logging::start(&cli.log, cli.log_format).and_then(|()| commands::dispatch(cli.command))
+    });
     match outcome {
         Ok(Ok(exit)) => ExitCode::from(exit.code()),
         Ok(Err(error)) => fail(&error, nothing.as_ref()),

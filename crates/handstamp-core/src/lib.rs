@@ -14,8 +14,8 @@
 
 pub mod breaker;
 pub mod chain;
-mod cloud_events;
 pub mod clock;
+mod cloud_events;
 pub mod consumer;
 pub mod crash_point;
 pub mod decide;
@@ -50,8 +50,8 @@ pub use consumer::{
 };
 pub use crash_point::CrashPoint;
 pub use delivery::{Delivery, DeliveryTag, Disposition, Lane, ReadAhead, RecordFault, Settled};
-pub use handler::{BatchError, BatchHandler, BoxError, Decision, Handler, HandlerError, Route};
 pub use digest::DigestFields;
+pub use handler::{BatchError, BatchHandler, BoxError, Decision, Handler, HandlerError, Route};
 pub use identity::{Identity, IdentityRule, LongIds};
 pub use letter_store::LetterStore;
 pub use message::{Header, Headers, Message, Origin, Record, Timestamp, Truncation};

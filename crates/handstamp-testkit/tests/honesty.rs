@@ -12,11 +12,12 @@
 )]
 
 use handstamp_testkit::fakes::{
-    LogHarness, MemoryHarness, ParkingBreak, PruneBreak, QueueHarness, SinkBreak, SinkInMemory, SourceBreak, StartBreak,
-    StoreBreak, VersionBreak,
+    LogHarness, MemoryHarness, ParkingBreak, PruneBreak, QueueHarness, SinkBreak, SinkInMemory, SourceBreak,
+    StartBreak, StoreBreak, VersionBreak,
 };
 use handstamp_testkit::{
-    CaseFailure, CaseResult, parking_suite, prune_suite, sink_suite, source_suite, start_suite, store_suite, version_suite,
+    CaseFailure, CaseResult, parking_suite, prune_suite, sink_suite, source_suite, start_suite, store_suite,
+    version_suite,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -194,7 +195,11 @@ fn every_fault_and_every_case_is_in_the_matrix() {
     let cases: BTreeSet<&str> =
         committed.values().flat_map(|faults| faults.values().flatten()).map(String::as_str).collect();
     let all = source_suite::CASES.iter().chain(store_suite::CASES).chain(parking_suite::CASES);
-    let all = all.chain(start_suite::CASES).chain(version_suite::CASES).chain(prune_suite::CASES).chain(sink_suite::CASES);
+    let all = all
+        .chain(start_suite::CASES)
+        .chain(version_suite::CASES)
+        .chain(prune_suite::CASES)
+        .chain(sink_suite::CASES);
     let idle: Vec<&&str> = all.filter(|case| !cases.contains(**case)).collect();
     assert!(idle.is_empty(), "cases that no broken fake fails: {idle:?}");
 }

@@ -60,7 +60,8 @@ pub(crate) fn source(
 pub(crate) async fn peek(section: &KafkaSection, most: usize, config: &Config) -> Result<Peeked, CliError> {
     let options = options(section, true);
     let bytes_max = config.options.message_max_bytes;
-    let peeked = tokio::task::spawn_blocking(move || kafka::peek::peek(&options, most, bytes_max, PEEK_WITHIN));
+    let peeked =
+        tokio::task::spawn_blocking(move || kafka::peek::peek(&options, most, bytes_max, PEEK_WITHIN));
     let peeked = peeked.await.map_err(|error| CliError::new(Exit::Unexpected, error.to_string()))??;
     Ok(Peeked { deliveries: peeked.deliveries, ended: peeked.ended })
 }

@@ -15,8 +15,8 @@ compile_error!("build the program with a store: the feature `sqlite` or `postgre
 #[cfg(not(any(feature = "file", feature = "kafka")))]
 compile_error!("build the program with a source: the feature `file` or `kafka`");
 
-pub(crate) mod forgetting;
 pub(crate) mod dry_run;
+pub(crate) mod forgetting;
 #[cfg(feature = "kafka")]
 pub(crate) mod kafka;
 pub(crate) mod operations;
@@ -30,8 +30,8 @@ pub(crate) mod windows;
 use crate::config::{Config, StoreSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
-use handstamp_core::{BatchHandler, Fingerprint, PruneStore, StartStore, Store, StoreError, StoreErrorKind};
 pub(crate) use forgetting::Registered;
+use handstamp_core::{BatchHandler, Fingerprint, PruneStore, StartStore, Store, StoreError, StoreErrorKind};
 pub(crate) use operations::Operations;
 use std::sync::Arc;
 

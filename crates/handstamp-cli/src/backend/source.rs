@@ -1,10 +1,10 @@
 //! `[source]` → a source.
 
 use super::Backend;
-#[cfg(feature = "file")]
-use super::{Operations, Registered};
 #[cfg(not(all(feature = "kafka", feature = "file")))]
 use super::built_without;
+#[cfg(feature = "file")]
+use super::{Operations, Registered};
 use crate::config::{Config, SourceSection};
 use crate::exit::CliError;
 use crate::findings::Findings;
@@ -209,7 +209,8 @@ fn is_forgotten(config: &Config) -> bool {
     let (Some(retention), SourceSection::File(section)) = (&config.retention, &config.source) else {
         return false;
     };
-    let written = file_options(config, section).position_path().and_then(|path| path.metadata().ok()?.modified().ok());
+    let written =
+        file_options(config, section).position_path().and_then(|path| path.metadata().ok()?.modified().ok());
     let age = written.and_then(|written| written.elapsed().ok());
     age.is_some_and(|age| age >= retention.keep)
 }

@@ -16,9 +16,9 @@ mod migrate;
 mod prune;
 mod pruning;
 pub(crate) mod publish;
+mod routing;
 mod run;
 mod schema;
-mod routing;
 mod versions;
 
 use crate::cli::{Command, InboxCommand};
@@ -79,8 +79,13 @@ pub(crate) fn nothing_of(words: &[String]) -> Option<Value> {
     }
     // The first word that is a command; a file may have the name of another.
     let run = if has("--dry-run") { dry_run::nothing() } else { run::nothing() };
-    let commands =
-        [("run", run), ("migrate", migrate::nothing()), ("publish", publish::nothing()), ("prune", prune::nothing()), ("import-ids", import_ids::nothing())];
+    let commands = [
+        ("run", run),
+        ("migrate", migrate::nothing()),
+        ("publish", publish::nothing()),
+        ("prune", prune::nothing()),
+        ("import-ids", import_ids::nothing()),
+    ];
     let asked = words.iter().find_map(|word| commands.iter().find(|(name, _)| word == name));
     Some(asked.map_or_else(|| Value::Object(Map::new()), |(_, nothing)| nothing.clone()))
 }

@@ -1,7 +1,7 @@
 //! `run`: consume until told to stop.
 
-use super::left;
 use super::dry_run;
+use super::left;
 use crate::backend::{Backend, source, with_backend};
 use crate::cli::RunArgs;
 use crate::config::{self, Config, SourceSection, Uses};
@@ -44,11 +44,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit, CliError> {
 }
 
 /// What is printed when the process ends at once, whatever the engine's thread is in.
-fn cut_off(
-    config: &Config,
-    args: &RunArgs,
-    live: Arc<LiveCounts>,
-) -> impl FnOnce(&CliError) + Send + use<> {
+fn cut_off(config: &Config, args: &RunArgs, live: Arc<LiveCounts>) -> impl FnOnce(&CliError) + Send + use<> {
     let (json, name, started) = (args.json, config.name.clone(), Instant::now());
     move |error| {
         if json {

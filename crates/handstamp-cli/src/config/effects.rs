@@ -74,7 +74,8 @@ fn params(section: &Section<'_, '_>) -> BTreeMap<String, ParamSpec> {
                 .and_then(|text| pointer(&table, line, &name, &text))
                 .map(|pointer| ParamSpec::from_source(ParamSource::Body(pointer))),
             _ if item.as_table_like().is_some_and(toml_edit::TableLike::is_empty) => {
-                let nothing = "says nothing; write for example `{ pointer = \"/address/city\" }`, or remove it";
+                let nothing =
+                    "says nothing; write for example `{ pointer = \"/address/city\" }`, or remove it";
                 table.problem(line, &name, nothing);
                 None
             }

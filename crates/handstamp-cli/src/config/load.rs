@@ -217,7 +217,11 @@ fn retry(top: &Section<'_, '_>, policy: &mut RetryPolicy) -> Vec<(String, usize)
             let Some(rule) = codes.section(&code) else { continue };
             named.push((code.clone(), line));
             if rule.keys().is_empty() {
-                codes.problem(line, &code, "says nothing; write for example `max_attempts = 20`, or remove it");
+                codes.problem(
+                    line,
+                    &code,
+                    "says nothing; write for example `max_attempts = 20`, or remove it",
+                );
             }
             let own = attempts(&rule, "max_attempts");
             policy.max_attempts_by_code.extend(own.map(|own| (code, own)));

@@ -70,7 +70,9 @@ fn every_known_key_is_in_the_reference_and_every_listed_key_is_known() {
             }));
         }
     }
-    for section in ["consumer", "retry", "source", "identity", "dead_letter", "store", "effect", "watch", "retention"] {
+    for section in
+        ["consumer", "retry", "source", "identity", "dead_letter", "store", "effect", "watch", "retention"]
+    {
         assert!(known.remove(section), "{section}");
     }
     assert_eq!(known, listed().into_iter().map(|(name, _)| name).collect());

@@ -78,6 +78,9 @@ impl Uses {
 
     /// `[store] setup`.
     pub(super) fn setup(self) -> bool {
-        !matches!(self, Self::Source | Self::Store | Self::StoreAndIdentity | Self::SourceAndStore | Self::Policy)
+        !matches!(
+            self,
+            Self::Source | Self::Store | Self::StoreAndIdentity | Self::SourceAndStore | Self::Policy
+        )
     }
 }

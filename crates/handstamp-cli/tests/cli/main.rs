@@ -36,9 +36,9 @@ mod redrive;
 mod refusals;
 mod routing;
 mod scrape;
-mod sets;
 #[cfg(all(feature = "file", feature = "kafka", feature = "postgres"))]
 mod server_refusals;
+mod sets;
 mod signals;
 mod terminal;
 mod usage;

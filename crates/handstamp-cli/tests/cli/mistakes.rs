@@ -153,7 +153,8 @@ mod postgres {
         };
         let shown = show("a \"role\"");
         let own = |what: &str| format!("GRANT {what} TO \"a \"\"role\"\"\";");
-        for what in ["USAGE ON SCHEMA \"handstamp\"", "SELECT, INSERT, UPDATE, DELETE ON \"handstamp\".inbox"] {
+        for what in ["USAGE ON SCHEMA \"handstamp\"", "SELECT, INSERT, UPDATE, DELETE ON \"handstamp\".inbox"]
+        {
             assert!(shown.contains(&own(what)), "{what}: {shown}");
         }
         assert_eq!(shown.lines().filter(|line| line.starts_with("GRANT ")).count(), 15, "{shown}");

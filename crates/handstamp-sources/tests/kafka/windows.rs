@@ -55,6 +55,7 @@ fn a_topic_that_is_kept_for_longer_from_now_on_is_noticed() {
 
 #[test]
 fn brokers_that_do_not_answer_say_nothing() {
-    let asked = windows("127.0.0.1:1", &BTreeMap::new(), &["t"], Duration::from_secs(2));
+    let none = BTreeMap::new();
+    let asked = windows("127.0.0.1:1", &none, &["t"], Duration::from_secs(2));
     assert_eq!(block_on(asked).unwrap_err().kind, SourceErrorKind::Disconnected);
 }

@@ -135,7 +135,11 @@ impl CompiledEffect {
                 });
             }
         }
-        let params = statement.params().iter().map(|name| param_of(name, spec.params.get(name), &spec.optional)).collect::<Result<_, _>>()?;
+        let params = statement
+            .params()
+            .iter()
+            .map(|name| param_of(name, spec.params.get(name), &spec.optional))
+            .collect::<Result<_, _>>()?;
         let (when, bindings) = (condition(spec, &spec.params)?, Bindings::new(params));
         Ok(Self { statement, bindings, expect_rows: spec.expect_rows, when, set: None })
     }

@@ -26,8 +26,8 @@ pub use binding::{
 pub use compile::{CompiledEffect, EffectError, EffectSpec, ExpectRows};
 pub use route::Routing;
 pub use set::{
-    ColumnSpec, CompiledSet, ExpectSet, Member, NUMBER, RELATION, Reads, SetColumns, SetError, SetQuery, SetRows, SetSpec,
-    Step, set_groups, steps,
+    ColumnSpec, CompiledSet, ExpectSet, Member, NUMBER, RELATION, Reads, SetColumns, SetError, SetQuery,
+    SetRows, SetSpec, Step, set_groups, steps,
 };
 pub(crate) use shortest::shortest;
 pub use statement::{Statement, StatementError, StatementKind};

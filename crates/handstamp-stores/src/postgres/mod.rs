@@ -28,8 +28,8 @@
 //! # Ok(()) }
 //! ```
 
-mod backlog;
 mod array;
+mod backlog;
 mod binding;
 mod classify;
 mod config;

@@ -358,7 +358,7 @@ async fn a_file_of_the_fourth_version_keeps_its_ids_and_forgets_when_asked() {
     let folder = TempDir::new().unwrap();
     let store = SqliteStore::open(unset(&folder)).await.unwrap();
     let consumer = registered(&store, "wallet").await;
-    let (tx, _) = store.begin(&consumer, &requests(&["old", "new"])).await.unwrap();
+    let (tx, _) = store.begin(&consumer, &requests(["old", "new"])).await.unwrap();
     store.commit(tx).await.unwrap();
     park(&store, &consumer, &[row("parked", None)]).await;
     drop(store);
@@ -375,7 +375,7 @@ async fn a_file_of_the_fourth_version_keeps_its_ids_and_forgets_when_asked() {
     let store = SqliteStore::open(unset(&folder)).await.unwrap();
     let step = store.prune_ids(&consumer, Duration::from_secs(86_400), 10, None).await.unwrap();
     assert_eq!((step.deleted, step.next), (1, None));
-    let (tx, claims) = store.begin(&consumer, &requests(&["old", "new"])).await.unwrap();
+    let (tx, claims) = store.begin(&consumer, &requests(["old", "new"])).await.unwrap();
     assert_eq!(claims[0], Claim::First);
     assert_eq!(states_of(claims[1..].to_vec()), [InboxState::Applied]);
     store.rollback(tx).await.unwrap();

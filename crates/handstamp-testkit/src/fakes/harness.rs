@@ -1,8 +1,8 @@
 //! The fakes as subjects of the suites.
 
 use super::{
-    LogBroker, MemoryError, MemorySink, MemoryStore, MemoryTx, ParkingBreak, PruneBreak, QueueBroker, SinkBreak,
-    SourceBreak, StartBreak, StoreBreak, VersionBreak,
+    LogBroker, MemoryError, MemorySink, MemoryStore, MemoryTx, ParkingBreak, PruneBreak, QueueBroker,
+    SinkBreak, SourceBreak, StartBreak, StoreBreak, VersionBreak,
 };
 use crate::Payload;
 use crate::parking_suite::ParkingHarness;

@@ -112,7 +112,8 @@ impl<S: StartStore> Process<S> {
         let decided = decided.iter().map(|message| dedup_of(message)).collect::<Result<Vec<_>, _>>()?;
         let (mut tx, _) = self.store.begin(&self.consumer, &[]).await?;
         self.store.absolve(&mut tx, &self.consumer, &decided).await?;
-        Ok(if commits { self.store.commit(tx).await? } else { self.store.rollback(tx).await? })
+        let ended = if commits { self.store.commit(tx).await } else { self.store.rollback(tx).await };
+        Ok(ended?)
     }
 
     pub(super) async fn start_due(&self, max: usize) -> Result<Option<Taken<S::Tx>>, CaseFailure> {

@@ -253,7 +253,7 @@ impl Schedule {
         for _ in 0..self.random.below(3) {
             self.publish();
         }
-        let pause = self.random.millis(60);
+        let pause = self.random.millis(300);
         tokio::time::sleep(pause).await;
         self.bury().await;
         let members_max = if self.calm { 1 } else { 3 };

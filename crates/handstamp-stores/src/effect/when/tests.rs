@@ -231,7 +231,7 @@ fn mistakes_are_pointed_at() {
         assert_eq!(shown.lines().nth(2), Some(&*format!("    {mark}")), "{shown}");
         assert_eq!(shown.lines().count(), 3, "{shown}");
     }
-    let long = format!("{} = 1 and :b ==", ":a".repeat(1)) + &" ".repeat(3);
+    let long = String::from(":a = 1 and :b ==   ");
     assert!(parsed(&long).unwrap_err().to_string().contains(":b =="));
     let far = format!("{}:b == 1", ":a = 1 and ".repeat(100));
     let shown = parsed(&far).unwrap_err().to_string();
