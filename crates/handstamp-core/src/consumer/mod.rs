@@ -35,6 +35,7 @@
 //! | `routing` | what the handler wants at all, asked before anything is begun |
 //! | `versions` | what is newer than all that is applied of its key, and a consumer without an inbox |
 //! | `starts` | start records: what killed a process runs alone, then not at all |
+//! | `start_turns` | what turns do about them: look back, end, take back what was lost |
 //! | `slot` | the right to have a transaction open |
 //! | `in_flight` | ids held by running batches, where several run at a time |
 //! | `item` | a delivery on its way |

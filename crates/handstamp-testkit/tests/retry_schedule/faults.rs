@@ -53,7 +53,7 @@ impl Schedule {
                 StorePoint::Forget => "fault in forget",
                 _ => "fault elsewhere",
             });
-        } else if waited > 4 {
+        } else if waited > 6 {
             self.store.clear_faults();
             self.fault = None;
         } else {

@@ -253,8 +253,12 @@ impl Schedule {
         for _ in 0..self.random.below(3) {
             self.publish();
         }
-        let pause = self.random.millis(300);
-        tokio::time::sleep(pause).await;
+        for _ in 0..3 {
+            let pause = self.random.millis(50);
+            tokio::time::sleep(pause).await;
+            self.watch_fault();
+            self.fail_store();
+        }
         self.bury().await;
         let members_max = if self.calm { 1 } else { 3 };
         match self.random.below(24) {
@@ -278,8 +282,6 @@ impl Schedule {
             14..=15 if !self.polite => self.workload.arm(),
             _ => {}
         }
-        self.watch_fault();
-        self.fail_store();
         let behind = self.check().behind();
         self.histogram.add("waiting behind its key, at steps", behind as u64);
     }
