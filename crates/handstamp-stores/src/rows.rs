@@ -71,6 +71,7 @@ pub struct DeadLetterCursor {
 
 impl DeadLetterCursor {
     /// Before every dead letter.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn start() -> Self {
         let origin = Origin { topic: "".into(), partition: i32::MIN, offset: i64::MIN, line: None };
         Self { failed_at: Timestamp(i64::MIN), origin, key: DeadLetterKey([0; 16]) }

@@ -14,6 +14,7 @@ mod binding;
 mod compile;
 mod route;
 mod set;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod shortest;
 mod statement;
 mod token;
@@ -29,6 +30,7 @@ pub use set::{
     ColumnSpec, CompiledSet, ExpectSet, Member, NUMBER, RELATION, Reads, SetColumns, SetError, SetQuery,
     SetRows, SetSpec, Step, set_groups, steps,
 };
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use shortest::shortest;
 pub use statement::{Statement, StatementError, StatementKind};
 pub use when::{Condition, ConditionError, ConditionFault};
