@@ -34,9 +34,13 @@ pub async fn windows(
     let answer = admin.describe_configs(&asked, &limits).await;
     drop_within(admin, Duration::from_secs(2));
     let answers = answer.map_err(|error| unanswered(brokers, error))?;
-    let window = |(topic, answer): (&&str, _)| SourceWindow {
+    let window = |(topic, answer): (&&str, Result<ConfigResource, RDKafkaErrorCode>)| SourceWindow {
         name: format!("topic {topic}"),
         window: match answer {
+            // Some brokers say nothing of a topic that they do not have, instead of an error.
+            Ok(config) if config.entries.is_empty() => {
+                Window::Unknown { why: refusal(RDKafkaErrorCode::UnknownTopicOrPartition) }
+            }
             Ok(config) => window_of(|name| value_of(&config, name)),
             Err(code) => Window::Unknown { why: refusal(code) },
         },
