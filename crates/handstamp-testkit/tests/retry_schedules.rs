@@ -20,7 +20,7 @@ use handstamp_testkit::fakes::{MemoryStore, ParkingBreak, StartBreak};
 use retry_schedule::{CHARGED, Histogram, STEPS, UNLUCKY, run};
 
 /// Steps of all schedules together.
-const STEPS_MIN: usize = 140_000;
+const STEPS_MIN: usize = 150_000;
 /// Each kind of event came so often.
 const EACH_MIN: u64 = 1_000;
 

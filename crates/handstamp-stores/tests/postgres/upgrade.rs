@@ -382,10 +382,11 @@ const VERSION_3_STARTS: &str = "
     INSERT INTO handstamp.starts (
         consumer, lane, owner, node, at_ms, first_position, last_position, count, alone, alone_dedup
     )
-    VALUES (1, 'credits/0', decode(repeat('01', 16), 'hex'), 'host:1', 1, 0, 499, 500, NULL, NULL)
+    VALUES (1, 'credits/0', decode(repeat('01', 16), 'hex'), 'host:1', floor(extract(epoch FROM clock_timestamp()) * 1000)::int8,
+            0, 499, 500, NULL, NULL)
     ON CONFLICT (consumer, lane, owner) DO UPDATE SET at_ms = excluded.at_ms;
     INSERT INTO handstamp.parked_starts (consumer, dedup, owner, node, at_ms, alone)
-    SELECT 1, dedup, decode(repeat('01', 16), 'hex'), 'host:1', 1, false FROM handstamp.parked;
+    SELECT 1, dedup, decode(repeat('01', 16), 'hex'), 'host:1', floor(extract(epoch FROM clock_timestamp()) * 1000)::int8, false FROM handstamp.parked;
     INSERT INTO handstamp.crashes (consumer, dedup, owner, node, at_ms)
-    SELECT 1, dedup, decode(repeat('01', 16), 'hex'), 'host:1', 1 FROM handstamp.parked
+    SELECT 1, dedup, decode(repeat('01', 16), 'hex'), 'host:1', floor(extract(epoch FROM clock_timestamp()) * 1000)::int8 FROM handstamp.parked
     ON CONFLICT DO NOTHING";

@@ -226,6 +226,7 @@ fn states_of(claims: Vec<Claim>) -> Vec<InboxState> {
 async fn what_needs_the_second_version_says_so() {
     let folder = TempDir::new().unwrap();
     let store = open(&folder).await;
+    registered(&store, "wallet").await;
     let eyes = beside(&folder);
     let name = ConsumerName::new("wallet").unwrap();
     for table in ["handstamp_parked", "handstamp_attempts", "handstamp_audit"] {
@@ -236,7 +237,6 @@ async fn what_needs_the_second_version_says_so() {
     assert!(broken.message.contains("handstamp_parked is missing"), "{broken}");
     eyes.execute_batch("DELETE FROM handstamp_migrations WHERE number >= 2").unwrap();
     let operation = Operation { number: [1; 16], done_by: "me".into(), why: "fixed".into() };
-    registered(&store, "wallet").await;
     for error in [
         store.parked(&name, None, 10).await.map(drop).unwrap_err(),
         store.audit(&name, None, 10).await.map(drop).unwrap_err(),

@@ -12,11 +12,17 @@ impl Schedule {
         if self.fault.is_some() {
             return;
         }
-        let often = [Begin, Commit, Park, NoteAttempts, TakeDue, TakeAgain, Resume, Start, TakeOver];
-        // Those that nothing meets for a long time, or not in every schedule.
-        let rare = [Record, Record, CommitThenLost, ParkedKeys, Forget, Forget];
-        let point =
-            if self.random.below(2) == 0 { self.random.one_of(&often) } else { self.random.one_of(&rare) };
+        // The more seldom something meets it, or the fewer schedules have it, the more often it is chosen.
+        let weights = [
+            (vec![Begin, Commit, TakeDue, Start, TakeOver], 4),
+            (vec![CommitThenLost, Resume], 6),
+            (vec![Park, NoteAttempts, ParkedKeys, TakeAgain], 8),
+            (vec![Record], 26),
+            (vec![Forget], 30),
+        ];
+        let choices: Vec<StorePoint> =
+            weights.into_iter().flat_map(|(points, weight)| points.repeat(weight)).collect();
+        let point = self.random.one_of(&choices);
         let kind = match point {
             // Whatever the answer says, it did not come from a rollback.
             CommitThenLost if self.polite => return,

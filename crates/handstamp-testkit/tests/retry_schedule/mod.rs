@@ -253,8 +253,8 @@ impl Schedule {
         for _ in 0..self.random.below(3) {
             self.publish();
         }
-        for _ in 0..3 {
-            let pause = self.random.millis(50);
+        for _ in 0..4 {
+            let pause = self.random.millis(40);
             tokio::time::sleep(pause).await;
             self.watch_fault();
             self.fail_store();
