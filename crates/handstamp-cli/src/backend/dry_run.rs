@@ -121,7 +121,10 @@ pub(crate) async fn peek(config: &Config, most: usize, from_start: bool) -> Resu
             Ok(Peeked { deliveries: peeked.deliveries, ended: peeked.ended })
         }
         #[cfg(not(feature = "file"))]
-        SourceSection::File(_) => Err(super::built_without("source", "file")),
+        SourceSection::File(_) => {
+            let _ = from_start;
+            Err(super::built_without("source", "file"))
+        }
         #[cfg(feature = "kafka")]
         SourceSection::Kafka(section) => super::kafka::peek(section, most, config).await,
         #[cfg(not(feature = "kafka"))]

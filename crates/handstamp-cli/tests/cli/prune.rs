@@ -1,6 +1,6 @@
 //! Forgetting: what is refused with its numbers, what goes and what stays, beside a run and by a command.
 
-use crate::common::{Place, wait_for};
+use crate::common::Place;
 use crate::wallet::{number, write};
 use std::time::{Duration, SystemTime};
 
@@ -118,7 +118,8 @@ fn mistakes_in_the_section_are_named() {
 
 #[cfg(all(feature = "kafka", feature = "postgres"))]
 mod servers {
-    use super::{Place, wait_for};
+    use super::Place;
+    use crate::common::wait_for;
     use crate::kafka_postgres::{psql, unique, url, variable};
 
     struct Servers {
