@@ -22,6 +22,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// How many bytes of the file's beginning, and as many before the offset, tell it from another.
 const COMPARED_BYTES: usize = 4096;
@@ -81,6 +82,21 @@ pub(crate) struct Sidecar {
     _lock: File,
 }
 
+/// A process that is being started holds what its parent has open until it runs its own program: a lock that was just
+/// given up is waited for so often, and so long each time.
+const LOCK_TRIES: u32 = 10;
+const LOCK_WAIT: Duration = Duration::from_millis(20);
+
+fn locked(lock: &File) -> Result<(), TryLockError> {
+    for _ in 1..LOCK_TRIES {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_WAIT),
+            locked => return locked,
+        }
+    }
+    lock.try_lock()
+}
+
 impl Sidecar {
     /// Opens and locks the sidecar of a file; `None` when no folder was given or it cannot be used.
     pub(crate) fn open(
@@ -104,7 +120,7 @@ impl Sidecar {
                 return Ok(None);
             }
         };
-        match lock.try_lock() {
+        match locked(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let message = format!(
