@@ -82,3 +82,60 @@ impl Slot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::future::{FutureExt, join};
+    use std::pin::pin;
+
+    #[tokio::test]
+    async fn who_wants_all_waits_for_the_others_and_keeps_them_out() {
+        let slots = Slots::new(3);
+        let (mut suspect, neighbour) = (slots.try_take().unwrap(), slots.try_take().unwrap());
+        assert!(!suspect.is_whole());
+        {
+            let mut whole = pin!(suspect.take_whole());
+            assert_eq!(whole.as_mut().now_or_never(), None, "a neighbour runs");
+            assert!(slots.try_take().is_none(), "nobody new begins meanwhile");
+            drop(neighbour);
+            assert_eq!(whole.as_mut().now_or_never(), Some(()));
+        }
+        assert!(suspect.is_whole() && slots.try_take().is_none());
+        assert_eq!(suspect.take_whole().now_or_never(), Some(()), "it has them already");
+        suspect.share();
+        assert_eq!((suspect.is_whole(), slots.taken()), (false, 1));
+        assert!(slots.try_take().is_some());
+    }
+
+    #[tokio::test]
+    async fn two_who_want_all_get_them_one_after_the_other() {
+        let slots = Slots::new(2);
+        let (one, two) = (slots.try_take().unwrap(), slots.try_take().unwrap());
+        let alone = async |mut slot: Slot| {
+            slot.take_whole().await;
+            assert!(slot.is_whole());
+            tokio::task::yield_now().await;
+            assert_eq!(slots.taken(), 2);
+        };
+        let both = join(alone(one), alone(two));
+        tokio::time::timeout(std::time::Duration::from_secs(10), both).await.expect("neither gets all");
+        assert_eq!(slots.taken(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_all_that_is_dropped_holds_nobody_up() {
+        let slots = Slots::new(2);
+        let (mut one, two) = (slots.try_take().unwrap(), slots.try_take().unwrap());
+        assert_eq!(one.take_whole().now_or_never(), None);
+        assert_eq!(one.retake().now_or_never(), Some(()));
+        drop(two);
+        assert_eq!(slots.taken(), 1);
+    }
+
+    #[test]
+    fn the_only_slot_is_all_of_them() {
+        let slot = Slots::new(1).try_take().unwrap();
+        assert!(slot.is_whole());
+    }
+}

@@ -30,6 +30,7 @@ const LONG_WAIT: Duration = Duration::from_secs(1);
 /// What is done aside has so long, and is tried again so soon.
 const ASIDE_MAX: Duration = Duration::from_secs(1);
 const ASIDE_AGAIN: Duration = Duration::from_millis(50);
+
 impl<S: StartStore> Shared<S> {
     /// Before a turn of a lane: reads once what former owners left behind, and marks what it meets of that.
     /// False: the turn is to end.

@@ -87,10 +87,10 @@ pub(crate) struct Sidecar {
 const LOCK_TRIES: u32 = 10;
 const LOCK_WAIT: Duration = Duration::from_millis(20);
 
-fn locked(lock: &File) -> Result<(), TryLockError> {
+fn locked(lock: &File, mut wait: impl FnMut()) -> Result<(), TryLockError> {
     for _ in 1..LOCK_TRIES {
         match lock.try_lock() {
-            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_WAIT),
+            Err(TryLockError::WouldBlock) => wait(),
             locked => return locked,
         }
     }
@@ -120,7 +120,7 @@ impl Sidecar {
                 return Ok(None);
             }
         };
-        match locked(&lock) {
+        match locked(&lock, || std::thread::sleep(LOCK_WAIT)) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let message = format!(
@@ -315,4 +315,32 @@ fn with_suffix(stem: &Path, suffix: &str) -> PathBuf {
     name.push(".");
     name.push(suffix);
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_is_given_up_soon_is_waited_for_and_one_that_is_held_is_refused() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("lock");
+        let open = || File::options().create(true).truncate(false).write(true).open(&path).unwrap();
+        for given_up_at in 1..LOCK_TRIES {
+            let mut held = Some(open());
+            held.as_ref().unwrap().try_lock().unwrap();
+            let mut waits = 0;
+            let wait = || {
+                waits += 1;
+                held.take_if(|_| waits == given_up_at);
+            };
+            locked(&open(), wait).unwrap();
+            assert_eq!(waits, given_up_at, "no wait more than needed");
+        }
+        let held = open();
+        held.try_lock().unwrap();
+        let mut waits = 0;
+        assert!(matches!(locked(&open(), || waits += 1), Err(TryLockError::WouldBlock)));
+        assert_eq!(waits, LOCK_TRIES - 1);
+    }
 }
