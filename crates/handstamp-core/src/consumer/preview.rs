@@ -6,7 +6,7 @@ use super::item::{End, Failure, Item};
 use super::options::ConsumerOptions;
 use crate::clock;
 use crate::delivery::Delivery;
-use crate::handler::{BatchHandler, Route};
+use crate::handler::BatchHandler;
 use crate::identity::IdentityRule;
 use crate::message::{Message, Record};
 use crate::message_id::MessageId;
@@ -38,16 +38,7 @@ impl Preview {
 
     /// Asks the handler whether it wants the message; false: it is passed over. What it rejects fails.
     pub fn route<Tx>(&mut self, handler: &impl BatchHandler<Tx>) -> bool {
-        let item = &mut self.0;
-        let Some(message) = item.message().filter(|_| item.end().is_none()) else { return true };
-        match handler.route(message) {
-            Route::Run => true,
-            Route::PassOver => false,
-            Route::Reject(error) => {
-                item.trouble.get_or_insert_default().end = Some(End::Dead(error.into()));
-                true
-            }
-        }
+        !self.0.is_passed_over(|message| handler.route(message))
     }
 
     /// The message, where its id is usable.

@@ -13,7 +13,6 @@
 //! What has no usable id, cannot be read or is too large is a dead letter before anybody is asked.
 
 use super::batch::Shared;
-use super::dispatch::DynHandler;
 use super::item::{End, Failure, Item};
 use crate::delivery::{Delivery, Disposition};
 use crate::handler::{HandlerError, Route};
@@ -29,12 +28,9 @@ impl From<HandlerError> for Failure {
     }
 }
 
-/// Whether a handler gets a message; `None`: it is passed over.
-pub(super) fn wanted<Tx: 'static>(
-    handler: &dyn DynHandler<Tx>,
-    message: &Message,
-) -> Option<Result<(), Failure>> {
-    match handler.route(message) {
+/// Whether a handler gets a message, by its answer; `None`: it is passed over.
+pub(super) fn wanted(route: Route) -> Option<Result<(), Failure>> {
+    match route {
         Route::Run => Some(Ok(())),
         Route::Reject(error) => Some(Err(error.into())),
         Route::PassOver => None,
@@ -43,9 +39,9 @@ pub(super) fn wanted<Tx: 'static>(
 
 impl Item {
     /// Asks what becomes of it; true: it is passed over.
-    pub(super) fn is_passed_over<Tx: 'static>(&mut self, handler: &dyn DynHandler<Tx>) -> bool {
+    pub(super) fn is_passed_over(&mut self, route: impl FnOnce(&Message) -> Route) -> bool {
         let Some(message) = self.message().filter(|_| self.end().is_none()) else { return false };
-        match wanted(handler, message) {
+        match wanted(route(message)) {
             Some(Ok(())) => false,
             Some(Err(failure)) => {
                 self.trouble.get_or_insert_default().end = Some(End::Dead(failure));
@@ -73,7 +69,8 @@ impl<S: StartStore> Shared<S> {
 
     /// Takes out of a batch what is passed over, counts it and settles it.
     fn pass_over(&self, batch: &mut Vec<Item>) {
-        let passed: Vec<Item> = batch.extract_if(.., |item| item.is_passed_over(&*self.handler)).collect();
+        let passed: Vec<Item> =
+            batch.extract_if(.., |item| item.is_passed_over(|message| self.handler.route(message))).collect();
         if passed.is_empty() {
             return;
         }

@@ -78,7 +78,7 @@ impl Row {
     /// other: nothing is wanted of it.
     pub(super) fn route<Tx: 'static>(&mut self, handler: &dyn DynHandler<Tx>) {
         if let Ok(message) = &self.message
-            && let Some(Err(failure)) = wanted(handler, message)
+            && let Some(Err(failure)) = wanted(handler.route(message))
         {
             self.message = Err(failure);
         }

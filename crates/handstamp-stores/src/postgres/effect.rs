@@ -381,14 +381,14 @@ impl BatchHandler<Tx> for SqlEffects {
         let filled = self.sets.fill(&prepared.statements, &self.routing, batch).await;
         let filled = filled.map_err(|(message, fault)| self.unfilled(message, fault))?;
         let _flight = tx.slot().coalesce();
-        for (at, step) in self.sets.steps().into_iter().enumerate() {
+        for (at, step) in self.sets.steps().iter().enumerate() {
             if at > 0 {
                 CrashPoint::BetweenEffects.reached_when_sent().await;
             }
             match step {
-                Step::Each(effects) => self.each(tx, &prepared, effects, batch).await?,
+                Step::Each(effects) => self.each(tx, &prepared, effects.clone(), batch).await?,
                 Step::Set(at) => {
-                    let set = self.sets.get(at);
+                    let set = self.sets.get(*at);
                     let run = self.sets.run(tx, &prepared.statements, set, &filled).await;
                     run.map_err(|(messages, fault)| {
                         self.set_failed(set.effect, messages, fault, prepared.just_now)

@@ -50,6 +50,8 @@ pub(super) struct Sets {
     sets: Vec<SetEffect>,
     /// The number of the pipeline's effects: the places of their statements come first.
     effects: usize,
+    /// What is done for a batch.
+    steps: Vec<Step>,
 }
 
 /// Set effects that run for the same messages.
@@ -148,12 +150,13 @@ impl Sets {
             }
         }
         sets.sort_by_key(|set| set.effect);
-        Self { groups, sets, effects: effects.len() }
+        let steps = steps(effects.len(), sets.iter().map(|set| set.effect));
+        Self { groups, sets, effects: effects.len(), steps }
     }
 
     /// What is done for a batch.
-    pub(super) fn steps(&self) -> Vec<Step> {
-        steps(self.effects, self.sets.iter().map(|set| set.effect))
+    pub(super) fn steps(&self) -> &[Step] {
+        &self.steps
     }
 
     pub(super) fn get(&self, at: usize) -> &SetEffect {
@@ -219,6 +222,9 @@ impl Sets {
         routing: &Routing,
         batch: &[Message],
     ) -> Result<Vec<Filled>, (usize, MessageFault)> {
+        if self.groups.is_empty() {
+            return Ok(Vec::new());
+        }
         let views: Vec<MessageView<'_>> = batch.iter().map(MessageView::new).collect();
         let mut filled = Vec::with_capacity(self.groups.len());
         for (at, group) in self.groups.iter().enumerate() {

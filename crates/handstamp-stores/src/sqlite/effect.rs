@@ -105,14 +105,14 @@ impl SqlEffects {
             let failed = |fault| EffectFailure::new(at, 0, batch.first(), fault).into_batch_error();
             statements.push(prepared.map_err(failed)?);
         }
-        for (at, step) in self.sets.steps().into_iter().enumerate() {
+        for (at, step) in self.sets.steps().iter().enumerate() {
             if at > 0 {
                 CrashPoint::BetweenEffects.reached();
             }
             match step {
-                Step::Each(effects) => self.each(tx, &mut statements, effects, batch).await?,
+                Step::Each(effects) => self.each(tx, &mut statements, effects.clone(), batch).await?,
                 Step::Set(at) => {
-                    let set = self.sets.get(at);
+                    let set = self.sets.get(*at);
                     let (effect, statement) = (&self.effects[set.effect], &mut statements[set.effect]);
                     let run = self.sets.run(connection, tx.guard(), set, statement, &filled);
                     run.map_err(|(messages, fault)| {

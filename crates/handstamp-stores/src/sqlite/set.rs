@@ -56,7 +56,8 @@ const MESSAGES_BETWEEN_LOOKS: usize = 64;
 pub(super) struct Sets {
     groups: Vec<Group>,
     sets: Vec<SetEffect>,
-    effects: usize,
+    /// What is done for a batch.
+    steps: Vec<Step>,
 }
 
 /// Set effects that run for the same messages.
@@ -146,12 +147,13 @@ impl Sets {
             groups.push(Group::of(effect, columns, &table));
         }
         sets.sort_by_key(|set| set.effect);
-        Self { groups, sets, effects: effects.len() }
+        let steps = steps(effects.len(), sets.iter().map(|set| set.effect));
+        Self { groups, sets, steps }
     }
 
     /// What is done for a batch.
-    pub(super) fn steps(&self) -> Vec<Step> {
-        steps(self.effects, self.sets.iter().map(|set| set.effect))
+    pub(super) fn steps(&self) -> &[Step] {
+        &self.steps
     }
 
     pub(super) fn get(&self, at: usize) -> &SetEffect {
